@@ -1,0 +1,1 @@
+"""The wire messages. They import nothing but pydantic and the error tree."""
