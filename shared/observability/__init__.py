@@ -1,0 +1,1 @@
+"""Logs, metrics and health for every service: plumbing without opinions."""
