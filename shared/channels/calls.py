@@ -36,8 +36,9 @@ class Call(Generic[T]):
 
 @cache
 def source(script: str) -> str:
-    """The text of a script, by its file's stem."""
-    return (resources.files("shared.channels") / "lua" / f"{script}.lua").read_text("utf-8")
+    """The text of a script, by its file's stem, behind the helpers that all scripts share."""
+    folder = resources.files("shared.channels") / "lua"
+    return "".join((folder / f"{name}.lua").read_text("utf-8") for name in ("_lib", script))
 
 
 @cache

@@ -23,23 +23,32 @@ def new_id(name: str) -> str:
     return f"{name}.{secrets.token_hex(4)}"
 
 
+def name_of(process_id: str) -> str:
+    """The stable name within a process's id."""
+    return process_id.rpartition(".")[0]
+
+
 def _present(reply: Any) -> None:
     if not reply:
         raise PresenceLost("the pool has forgotten this process")
 
 
-def join_engine(keys: Keys, status: EngineStatus, lease: float = LEASE_SECONDS) -> Call[None]:
-    """Announce an engine: presence, index, an empty batch stream and an inbox event."""
+def join_engine(keys: Keys, status: EngineStatus, lease: float = LEASE_SECONDS) -> Call[int]:
+    """Announce an engine: presence, index, an empty batch stream and an inbox event.
+
+    Returns the number that its iterations continue from; they count per stable name.
+    """
+    presence = (keys.engines, keys.engine(status.id), keys.batches(status.id))
     return Call(
         "join_engine",
-        (keys.engines, keys.engine(status.id), keys.batches(status.id), keys.inbox, keys.progress),
-        (status.id, encode(status), int(lease * 1000)),
-        lambda _: None,
+        (*presence, keys.inbox, keys.progress, keys.totals),
+        (status.id, encode(status), int(lease * 1000), status.name),
+        int,
     )
 
 
 def beat_engine(
-    keys: Keys, engine_id: str, engine_name: str, progress: int, lease: float = LEASE_SECONDS
+    keys: Keys, engine_id: str, progress: int, lease: float = LEASE_SECONDS
 ) -> Call[None]:
     """Refresh an engine's presence and say how far it has computed.
 
@@ -48,13 +57,7 @@ def beat_engine(
     """
     return Call(
         "beat_engine",
-        (
-            keys.engine(engine_id),
-            keys.batches(engine_id),
-            keys.committed(engine_id),
-            keys.iterations(engine_name),
-            keys.progress,
-        ),
+        (keys.engine(engine_id), keys.batches(engine_id), keys.progress),
         (engine_id, progress, int(lease * 1000)),
         _present,
     )
@@ -94,8 +97,9 @@ def leave_engine(keys: Keys, engine_id: str, fence: str = "") -> Call[None]:
             keys.committed(engine_id),
             keys.inbox,
             keys.progress,
+            keys.gauges,
         ),
-        (engine_id, fence),
+        (engine_id, fence, name_of(engine_id)),
         parse,
     )
 

@@ -19,7 +19,6 @@ from shared.protocol.token import State
 from shared.protocol.wire import decode, encode
 
 IDEMPOTENCY_SECONDS = 24 * 3600
-INBOX_LIMIT = 100_000
 RECORDED_ITERATIONS = 2_000
 EMPTY_TAG = "-"
 
@@ -130,6 +129,7 @@ def submit(
         IDEMPOTENCY_SECONDS,
         len(requests),
         len(prompts),
+        sum(map(len, prompts)),
     ]
     for prompt in prompts:
         args.append(json.dumps(list(prompt), separators=(",", ":")))
@@ -167,12 +167,12 @@ def dispatch(
         return tuple(_text(member) for member in reply)
 
     members = descriptor.entries
-    args: list[Argument] = [fence, engine_id, descriptor.iteration, encode(descriptor), trim_before]
+    args: list[Argument] = [fence, engine_id, descriptor.iteration, encode(descriptor), trim_before, keys.events_prefix]
     for entry in members:
         args += [entry.id, entry.attempt, entry.kind]
     return Call(
         "dispatch",
-        (keys.leader, keys.batches(engine_id), keys.engine(engine_id))
+        (keys.leader, keys.batches(engine_id), keys.totals)
         + tuple(keys.request(entry.id) for entry in members),
         tuple(args),
         parse,
@@ -190,7 +190,7 @@ def commit(
     """
 
     def parse(reply: Any) -> dict[str, bool]:
-        return {k: bool(v) for k, v in json.loads(reply).items()} if reply != b"{}" else {}
+        return {member: bool(accepted) for member, accepted in json.loads(reply).items()}
 
     per_member: list[str] = []
     for output, (group, prompt_index) in zip(result.outputs, groups, strict=True):
@@ -201,7 +201,7 @@ def commit(
             keys.prompt(group, prompt_index),
         ]
     head = (keys.committed(result.engine), keys.open, keys.inbox, keys.groups, keys.totals)
-    head += (keys.iterations(engine_name), keys.engine(result.engine))
+    head += (keys.iterations(engine_name), keys.gauges)
     return Call(
         "commit",
         (*head, *per_member),
@@ -223,7 +223,7 @@ def reassign(
     """
     return Call(
         "reassign",
-        (keys.leader, keys.request(sequence_id), keys.tokens(sequence_id), keys.inbox, keys.totals),
+        (keys.leader, keys.request(sequence_id), keys.inbox, keys.totals),
         (fence, sequence_id, engine_id, attempt, int(strike), keys.events_prefix),
         lambda reply: bool(int(_fenced(reply))),
     )
@@ -344,6 +344,8 @@ def restore(
             int(record_ttl),
             group,
             request.prompt_index,
+            request.choice,
+            request.n_choices,
             *shown,
         ),
         _text,  # type: ignore[arg-type]

@@ -18,6 +18,8 @@ class FirstEntry(Message):
     kind: Literal["first"] = "first"
     id: str
     attempt: int
+    group: str
+    prompt_index: int = 0
     tokens: tuple[int, ...]
     """Prompt and, after a reassign, the committed tokens; all of them are prefilled."""
     n_prompt: int

@@ -1,0 +1,12 @@
+-- Stop listening to a sequence.
+-- KEYS  1 request record
+-- ARGV  1 gateway
+-- Returns how many listeners are left.
+local listeners = redis.call('HGET', KEYS[1], 'listeners')
+if not listeners then return 0 end
+local left = {}
+for gateway in string.gmatch(listeners, '%S+') do
+  if gateway ~= ARGV[1] then left[#left + 1] = gateway end
+end
+redis.call('HSET', KEYS[1], 'listeners', table.concat(left, ' '))
+return #left

@@ -1,0 +1,6 @@
+-- Keep the lead.
+-- KEYS  1 leader
+-- ARGV  1 fence  2 lease in ms
+-- Returns 0 when this fence leads no longer.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
