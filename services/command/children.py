@@ -53,7 +53,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 env=environment(),
                 start_new_session=True,
-                preexec_fn=die_with_parent(self.orphan_signal),
+                preexec_fn=die_with_parent(self.orphan_signal),  # noqa: PLW1509 - one thread
             )
         self.started = time.time()
 
@@ -70,7 +70,7 @@ class Child:
         """Seconds until the next start; grows with failures in a row."""
         if time.time() - self.started > STEADY_SECONDS:
             self.failures = 0
-        delay = min(FIRST_BACKOFF * 2**self.failures, LONGEST_BACKOFF)
+        delay = min(FIRST_BACKOFF * 2.0**self.failures, LONGEST_BACKOFF)
         self.failures += 1
         self.due = time.monotonic() + delay
         return delay

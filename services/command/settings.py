@@ -60,8 +60,12 @@ class UpSettings(Settings):
     )
     prefill_mode: Literal["mixed"] = Field("mixed", description="how prefill shares iterations with decode")
     max_batch_size: int | None = Field(None, ge=1, description="most requests of one iteration; 16 on CPU")
-    kv_slots: int | None = Field(None, ge=1, description="K/V room of one engine, in tokens; from free memory")
-    default_max_tokens: int = Field(1024, ge=0, description="for requests that bring none; 0 = all the context")
+    kv_slots: int | None = Field(
+        None, ge=1, description="K/V room of one engine, in tokens; from free memory"
+    )
+    default_max_tokens: int = Field(
+        1024, ge=0, description="for requests that bring none; 0 = all the context"
+    )
     max_queue: int = Field(1000, ge=1, description="accepted and unfinished sequences before 429")
     max_body_bytes: int = Field(16 << 20, ge=1024, description="larger bodies are refused with 413")
     queue_timeout: float = Field(0.0, ge=0, description="seconds a request may wait; 0 = no limit")
@@ -104,7 +108,11 @@ def served_name_of(settings: UpSettings) -> str:
         return settings.served_name
     if settings.model == "demo":
         return DEMO_SERVED_NAME
-    base = Path(settings.model).resolve().name if Path(settings.model).is_dir() else settings.model.split("/")[-1]
+    base = (
+        Path(settings.model).resolve().name
+        if Path(settings.model).is_dir()
+        else settings.model.split("/")[-1]
+    )
     return re.sub(r"[^A-Za-z0-9._-]+", "-", base).strip("-").lower()[:128] or "model"
 
 

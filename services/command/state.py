@@ -1,10 +1,10 @@
 """The state directory of one `orca up`: who holds it, what runs, where its logs are.
 
-    DIR/lock             locked for as long as the supervisor lives; the lock dies with it
-    DIR/pid              the supervisor's process id
-    DIR/processes.json   the rows of `orca ps`, replaced as a whole
-    DIR/logs/            one file for each process
-    DIR/redis/           the embedded server's append-only file
+DIR/lock             locked for as long as the supervisor lives; the lock dies with it
+DIR/pid              the supervisor's process id
+DIR/processes.json   the rows of `orca ps`, replaced as a whole
+DIR/logs/            one file for each process
+DIR/redis/           the embedded server's append-only file
 """
 
 import fcntl
@@ -56,7 +56,7 @@ class StateDir:
             lock = (self.path / "lock").open("a")
         except OSError as error:
             raise SettingsError(
-                f"cannot use the state directory {self.path}: {error.strerror}; choose another with --state-dir"
+                f"cannot use the state directory {self.path}: {error.strerror}; choose another --state-dir"
             ) from None
         with lock:
             self._take(lock.fileno())
