@@ -1,0 +1,1 @@
+"""The execution engine: one message, one iteration of selective batching."""
