@@ -126,6 +126,9 @@ def check_environment(env: Mapping[str, str]) -> None:
 def _explain(error: ValidationError) -> str:
     parts = []
     for fault in error.errors():
+        if not fault["loc"]:
+            parts.append(fault["msg"].removeprefix("Value error, "))
+            continue
         name = str(fault["loc"][0]) if fault["loc"] else "settings"
         option = f"--{name.replace('_', '-')} (ORCA_{name.upper()})"
         given = "" if fault["type"] == "missing" else f", not {fault['input']!r}"
