@@ -53,7 +53,7 @@ def plan_of(settings: UpSettings, state: StateDir, signals: Signals) -> Plan | N
         own = [*model, "--name", f"engine-{i}", "--threads", str(threads_of(settings))]
         services.append(_service("engine", i, common + own, settings, state))
     for i, port in enumerate(ports):
-        own = [*model, "--host", settings.host, "--port", str(port)]
+        own = [*model, "--host", settings.host, "--port", str(port), "--gateway-id", f"gateway-{i}"]
         services.append(
             _service("gateway", i, common + own, settings, state, local_url_of(settings.host, port))
         )
