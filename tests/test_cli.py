@@ -146,5 +146,5 @@ def test_what_up_passes_on_is_an_option_of_the_service(service: str) -> None:
         if isinstance(thing, type) and thing.__module__ == module.__name__ and hasattr(thing, "model_fields")
     ]
     fields = {name for cls in classes for name in cls.model_fields}
-    assert set(PASSED_ON[service]) <= fields
-    assert set(PASSED_ON[service]) <= set(UpSettings.model_fields)
+    assert set(PASSED_ON[service].split()) <= fields
+    assert set(PASSED_ON[service].split()) <= set(UpSettings.model_fields)

@@ -19,8 +19,7 @@ SILENCE_SECONDS = 60.0
 class ChatSettings(Settings):
     """Whom to talk to."""
 
-    host: str = Field("127.0.0.1", description="where the gateway listens")
-    port: int = Field(8000, ge=1, le=65535, description="its port")
+    url: str = Field("http://127.0.0.1:8000", description="where the gateway listens")
     default_max_tokens: int = Field(512, ge=1, description="longest answer, in tokens")
 
 
@@ -84,40 +83,24 @@ def _ask() -> str:
         return ""
 
 
-def split_url(argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """`--url` taken out of the words: it names no setting, it stands for host and port."""
-    words, url = [], None
-    rest = iter(argv)
-    for word in rest:
-        if word == "--url":
-            url = next(rest, "")
-        elif word.startswith("--url="):
-            url = word.removeprefix("--url=")
-        else:
-            words.append(word)
-    return url, words
-
-
 def main(argv: Sequence[str]) -> int:
     """Talk; exit code 1 where the server cannot be reached."""
-    url, words = split_url(argv)
     try:
-        settings = ChatSettings.load(words, prog="orca chat", description=DESCRIPTION, examples=EXAMPLES)
+        settings = ChatSettings.load(argv, prog="orca chat", description=DESCRIPTION, examples=EXAMPLES)
     except SettingsError as error:
         print(f"orca: {error}", file=sys.stderr)
         return 2
-    base = url or f"http://{settings.host}:{settings.port}"
     key = os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     timeout = httpx.Timeout(SILENCE_SECONDS, connect=CONNECT_SECONDS)
     try:
-        with httpx.Client(base_url=base, headers=headers, timeout=timeout) as client:
+        with httpx.Client(base_url=settings.url, headers=headers, timeout=timeout) as client:
             converse(client, settings.default_max_tokens)
     except httpx.HTTPStatusError as error:
         print(f"orca: {_message(error.response.text)}", file=sys.stderr)
         return 1
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        print(f"orca: no answer from {base} ({error}); start it with: orca up", file=sys.stderr)
+        print(f"orca: no answer from {settings.url} ({error}); start it with: orca up", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(file=sys.stderr)

@@ -1,7 +1,6 @@
 """`orca doctor`: checks what `orca up` needs and says what to do about each finding."""
 
 import importlib.util
-import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -45,12 +44,6 @@ class Finding:
     well: bool = True
 
 
-def check_python(_: DoctorSettings) -> Iterator[Finding]:
-    well = (3, 11) <= sys.version_info < (3, 14)
-    advice = "" if well else "; install Python 3.11, 3.12 or 3.13"
-    yield Finding("python", platform.python_version() + advice, well)
-
-
 def check_packages(_: DoctorSettings) -> Iterator[Finding]:
     for extra, packages in NEEDED.items():
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
@@ -80,16 +73,11 @@ def check_redis(settings: DoctorSettings) -> Iterator[Finding]:
 
 def _durability(client: "redis.Redis") -> Finding:
     try:
-        kept = dict(client.config_get("appendonly")).get("appendonly") == "yes"
+        setting = dict(client.config_get("appendonly")).get("appendonly", "unknown")
     except redis.ResponseError:
-        return Finding("redis log", "the server does not tell whether it keeps an append-only file")
-    if kept:
-        return Finding("redis log", "append-only file is on")
-    return Finding(
-        "redis log",
-        "append-only file is off: a restart loses what was accepted; set appendonly yes",
-        well=False,
-    )
+        setting = "unknown"
+    advice = "; a restart loses what was accepted: set appendonly yes" if setting == "no" else ""
+    return Finding("redis log", f"append-only file: {setting}{advice}", setting != "no")
 
 
 def check_model(settings: DoctorSettings) -> Iterator[Finding]:
@@ -127,7 +115,6 @@ def check_state(settings: DoctorSettings) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[DoctorSettings], Iterator[Finding]], ...] = (
-    check_python,
     check_packages,
     check_redis,
     check_model,

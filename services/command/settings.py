@@ -17,22 +17,10 @@ from shared.settings import SERVED_NAME_PATTERN, Settings
 DEMO_SERVED_NAME = "smollm2-135m-instruct"
 
 PASSED_ON = {
-    "gateway": (
-        "max_model_len",
-        "default_max_tokens",
-        "max_queue",
-        "max_body_bytes",
-        "queue_timeout",
-        "stall_timeout",
-        "orphan_timeout",
-        "grace",
-        "record_ttl",
-        "api_key_file",
-        "test_faults",
-        "log_level",
-    ),
-    "scheduler": ("scheduling", "max_batch_size", "queue_timeout", "grace", "record_ttl", "log_level"),
-    "engine": ("max_model_len", "kv_slots", "max_batch_size", "engines", "test_faults", "grace", "log_level"),
+    "gateway": "max_model_len default_max_tokens max_queue max_body_bytes queue_timeout stall_timeout "
+    "orphan_timeout grace record_ttl api_key_file test_faults log_level",
+    "scheduler": "scheduling max_batch_size queue_timeout grace log_level",
+    "engine": "max_model_len kv_slots max_batch_size engines test_faults grace log_level",
 }
 """Settings of `orca up` that a service takes under the same name."""
 
@@ -126,7 +114,7 @@ def threads_of(settings: UpSettings) -> int:
 
 def arguments(settings: UpSettings, service: str) -> Iterator[str]:
     """The options of `orca up` that a service takes as they are."""
-    for name in PASSED_ON[service]:
+    for name in PASSED_ON[service].split():
         value = getattr(settings, name)
         if value is None or value is False:
             continue
