@@ -1,0 +1,83 @@
+"""The heartbeat: presence and progress, from a thread that a forward pass cannot block.
+
+Knows one engine id at a time. It notices that the pool has forgotten the engine, or that Redis
+was restarted; the main loop then joins anew. It repairs nothing itself.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+
+import redis
+
+from shared.channels.calls import TROUBLE, Pool
+from shared.channels.presence import BEAT_SECONDS, beat_engine
+from shared.errors import PresenceLost
+from shared.keys import Keys
+from shared.observability.logging import RateLimit
+
+LOG = logging.getLogger(__name__)
+
+
+def run_id(client: "redis.Redis") -> str:
+    """Which start of the server this is: it changes with every restart and failover."""
+    return str(client.info("server")["run_id"])  # type: ignore[index]
+
+
+class Heartbeat:
+    """Beats for one engine until closed, over a connection of its own."""
+
+    def __init__(self, client: "redis.Redis", keys: Keys, progress: Callable[[], int]) -> None:
+        self._pool = Pool(client)
+        self._keys = keys
+        self._progress = progress
+        self._engine_id = ""
+        self._server = ""
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._limit = RateLimit()
+        self.lost = threading.Event()
+        """Set when the engine must join under a new id."""
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop beating; waits for a beat under way."""
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join(15)
+
+    def beat_for(self, engine_id: str, server: str) -> None:
+        """From now on beat for this id, which joined on this start of the server."""
+        with self._lock:
+            self._engine_id, self._server = engine_id, server
+            self.lost.clear()
+
+    def _run(self) -> None:
+        while not self._closed.wait(BEAT_SECONDS):
+            try:
+                self.beat()
+            except TROUBLE as error:
+                if self._limit.ready("redis"):
+                    LOG.warning("no heartbeat: Redis does not answer (%s)", error)
+            except redis.RedisError as error:
+                if self._limit.ready("refused"):
+                    LOG.warning("heartbeat refused: %s", error)
+
+    def beat(self) -> None:
+        """One beat; sets `lost` instead of raising when the pool has forgotten the engine."""
+        with self._lock:
+            engine_id, server = self._engine_id, self._server
+        if not engine_id or self.lost.is_set():
+            return
+        lost = run_id(self._pool.client) != server
+        if not lost:
+            try:
+                self._pool.run(beat_engine(self._keys, engine_id, self._progress()))
+            except PresenceLost:
+                lost = True
+        with self._lock:
+            if lost and engine_id == self._engine_id:
+                self.lost.set()
