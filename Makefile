@@ -44,13 +44,15 @@ check: setup ## format, lint, types, import contracts, size budgets
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/size_budget.py
 	$(BIN)/python scripts/protocol_doc.py --check
+	$(BIN)/python scripts/readme_tree.py --check
 
 format: setup ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: setup ## write docs/protocol.md anew from shared/
+docs: setup ## write docs/protocol.md and the tree of the README anew
 	$(BIN)/python scripts/protocol_doc.py
+	$(BIN)/python scripts/readme_tree.py
 
 test-compose: setup ## the containers, on a real Docker engine
 	bash deploy/ci-docker.sh
