@@ -55,7 +55,7 @@ docs: setup ## write docs/protocol.md and the tree of the README anew
 	$(BIN)/python scripts/readme_tree.py
 
 test-compose: setup ## the containers, on a real Docker engine
-	bash deploy/ci-docker.sh
+	@bash deploy/ci-docker.sh
 
 clean: ## remove what was built; the demo model stays in the user's cache
 	rm -rf $(VENV) $(STAMPS) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
