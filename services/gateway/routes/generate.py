@@ -1,0 +1,56 @@
+"""What both generation routes do: read, refuse or submit, answer."""
+
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from services.gateway import admission
+from services.gateway.body import read_json
+from services.gateway.context import Gateway, gateway_of
+from services.gateway.intake import Caller, Route
+from services.gateway.rendering import Renderer
+from services.gateway.responses import StreamedAnswer, WholeAnswer
+from services.gateway.stream import GroupStream
+from shared.errors import RequestError
+
+FAULT_HEADER = "x-orca-fault"
+
+
+async def generate(request: Request, route: Route) -> ASGIApp:
+    """Answer a completion or a chat.
+
+    Raises:
+        RequestError: everything that can be known before the first byte.
+    """
+    gateway = gateway_of(request)
+    admission.check_open(gateway)
+    body = await read_json(request, gateway.settings.max_body_bytes)
+    caller = Caller(request.state.request_id, request.state.owner, await _fault(gateway, request))
+    key, fingerprint = admission.idempotency_of(
+        request.headers.get("idempotency-key"), caller.owner, route, body
+    )
+    requests, prompts = await gateway.intake.read(route, body, caller, gateway.presence.context)
+    admission.check_fits(gateway, requests)
+    stream = await admission.submit(gateway, requests, prompts, idempotency=key, fingerprint=fingerprint)
+    request.state.accepted = True
+    request.state.request_id = stream.group
+    if requests[0].rendering.stream:
+        return StreamedAnswer(gateway.hub, stream, renderer_of(gateway, stream))
+    return WholeAnswer(gateway.hub, stream, renderer_of(gateway, stream))
+
+
+def renderer_of(gateway: Gateway, stream: GroupStream) -> Renderer:
+    """Makes the JSON of a stream's answer."""
+    return Renderer(stream.answer, gateway.model.vocabulary, gateway.settings.served_name)
+
+
+async def _fault(gateway: Gateway, request: Request) -> str:
+    """The fault header, where the server obeys it; elsewhere it is a header like any other."""
+    text = request.headers.get(FAULT_HEADER, "")
+    if not (text and gateway.settings.test_faults):
+        return ""
+    from services.gateway import faults
+
+    try:
+        return await faults.accept(text)
+    except faults.InjectedFault as fault:
+        raise RequestError(faults.CODE, str(fault)) from None

@@ -1,0 +1,44 @@
+"""Probes and metrics."""
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from redis.exceptions import RedisError
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from services.gateway.context import gateway_of
+from shared.errors import ErrorCode, RequestError
+
+
+async def health(request: Request) -> Response:
+    """Alive: the event loop answers."""
+    return PlainTextResponse("ok\n")
+
+
+async def ready(request: Request) -> Response:
+    """Ready, or what is missing."""
+    gateway = gateway_of(request)
+    missing = "this gateway is stopping" if gateway.draining else await gateway.presence.missing()
+    if not missing and not gateway.subscription.subscribed.is_set():
+        missing = "events are not subscribed yet"
+    if missing:
+        raise RequestError(ErrorCode.NOT_READY, f"not ready: {missing}")
+    return PlainTextResponse("ready\n")
+
+
+async def metrics(request: Request) -> Response:
+    """The cluster's counters and gauges, and this process's histograms."""
+    gateway = gateway_of(request)
+    try:
+        view = await gateway.presence.look()
+    except (RedisError, OSError, TimeoutError):
+        raise RequestError(ErrorCode.NOT_READY, "Redis does not answer: no metrics") from None
+    return Response(gateway.metrics.page(view), media_type=CONTENT_TYPE_LATEST)
+
+
+routes = [
+    Route("/healthz", health, methods=["GET"]),
+    Route("/health", health, methods=["GET"]),
+    Route("/readyz", ready, methods=["GET"]),
+    Route("/metrics", metrics, methods=["GET"]),
+]
