@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("services.engine")
 
-EXAMPLES = """  python -m services.engine --redis-url redis://127.0.0.1:6379/0 --served-name smollm2-135m-instruct
-  python -m services.engine --redis-url redis://redis:6379/0 --served-name my-model --model /models/my-model"""
+EXAMPLES = """  orca engine --redis-url redis://127.0.0.1:6379/0 --served-name smollm2-135m-instruct
+  orca engine --redis-url redis://redis:6379/0 --served-name my-model --model /models/my-model"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         configure("engine", settings.log_level)
         _serve(settings)
     except OrcaError as error:
-        print(f"orca engine: {error}", file=sys.stderr)
+        sys.stderr.write(f"orca engine: {error}\n")
         return 1
     except Exception:
         LOG.critical("the engine ends: unexpected error", exc_info=True)
@@ -110,10 +110,12 @@ def build_executor(settings: EngineSettings) -> "Executor":
     model = load_model(directory, max_model_len=settings.max_model_len)
     n_slots = _slots(settings, bytes_per_slot=model.layout.bytes_per_slot, context=model.max_model_len)
     if n_slots < model.max_model_len:
-        LOG.warning("the context is lowered from %d to %d: --kv-slots holds no more", model.max_model_len, n_slots)
-    executor = Executor(
-        model, KVManager(model.layout, n_slots), FaultInjector(enabled=settings.test_faults)
-    )
+        LOG.warning(
+            "the context is lowered from %d to %d tokens: one engine's K/V slots hold no more",
+            model.max_model_len,
+            n_slots,
+        )
+    executor = Executor(model, KVManager(model.layout, n_slots), FaultInjector(enabled=settings.test_faults))
     executor.warm_up()
     return executor
 
@@ -134,7 +136,8 @@ def _slots(settings: EngineSettings, *, bytes_per_slot: int, context: int) -> in
     )
     if n_slots < 2:
         raise SettingsError(
-            f"{free >> 20} MiB of free memory leave no K/V room; free some, run fewer engines, or set --kv-slots"
+            f"{free >> 20} MiB of free memory leave no K/V room; free some, run fewer engines "
+            "or set --kv-slots"
         )
     return n_slots
 

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 def run_id(client: "redis.Redis") -> str:
     """Which start of the server this is: it changes with every restart and failover."""
-    return str(client.info("server")["run_id"])  # type: ignore[index]
+    return str(client.info("server")["run_id"])
 
 
 class Heartbeat:

@@ -215,7 +215,7 @@ class Executor:
             return
         try:
             logits = self._forward(running)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must stay with its member
             if len(running) == 1:
                 outputs[running[0].entry.id] = self._fail(running[0].entry, error)
                 return
@@ -244,7 +244,7 @@ class Executor:
             one.reach(self.faults, "sample")
             choice = self._sample(one, row)
             one.reach(self.faults, "publish")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - as above
             return self._fail(one.entry, error)
         sequence = one.sequence
         sequence.tokens.append(choice.token)
@@ -264,9 +264,7 @@ class Executor:
         banned: set[int] = set()
         if index < params.min_tokens:
             banned = self._stop_ids(params)
-        return sample(
-            row, params, index=index, prompt=sequence.prompt, output=sequence.output, banned=banned
-        )
+        return sample(row, params, index=index, prompt=sequence.prompt, output=sequence.output, banned=banned)
 
     def _stop_ids(self, params: SamplingParams) -> set[int]:
         ends = set(params.stop_token_ids)

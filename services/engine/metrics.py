@@ -26,7 +26,10 @@ class EngineMetrics:
             "orca_batch_size", "Members of one iteration.", buckets=SIZE_BUCKETS, registry=self.registry
         )
         self._tokens = Histogram(
-            "orca_batch_tokens", "Input tokens of one iteration.", buckets=TOKEN_BUCKETS, registry=self.registry
+            "orca_batch_tokens",
+            "Input tokens of one iteration.",
+            buckets=TOKEN_BUCKETS,
+            registry=self.registry,
         )
         self._slots = Gauge("orca_kv_slots", "K/V slots.", **own)  # type: ignore[arg-type]
         self._reserved = Gauge("orca_kv_slots_reserved", "K/V slots promised.", **own)  # type: ignore[arg-type]

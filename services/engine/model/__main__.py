@@ -20,15 +20,17 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="demo", help="'demo', a directory or a hub id (default: demo)")
-    parser.add_argument("--into", type=Path, help="a directory to fill; without it the model stays where it is")
+    parser.add_argument(
+        "--into", type=Path, help="a directory to fill; without it the model stays where it is"
+    )
     options = parser.parse_args(argv)
     try:
         if options.into is None:
-            print(resolve_model(options.model)[0].absolute())
+            sys.stdout.write(f"{resolve_model(options.model)[0].absolute()}\n")
         else:
             fill(options.model, options.into)
     except OrcaError as error:
-        print(f"orca model: {error}", file=sys.stderr)
+        say(f"orca model: {error}")
         return 1
     return 0
 

@@ -5,12 +5,10 @@ called once per sequence, so no other sequence can change a bit of its result.
 """
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 
-def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scaling: float
-) -> torch.Tensor:
+def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, *, scaling: float) -> torch.Tensor:
     """Causal attention of the last L_i of N_i positions.
 
     Args:
@@ -24,7 +22,7 @@ def attend(
     mask = None
     if 1 < n_new < n_all:
         mask = torch.ones(n_new, n_all, dtype=torch.bool, device=query.device).tril(n_all - n_new)
-    return F.scaled_dot_product_attention(
+    return scaled_dot_product_attention(
         query,
         keys,
         values,

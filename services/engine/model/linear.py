@@ -32,7 +32,8 @@ class PackedLinear(nn.Module):
 
 def can_pack() -> bool:
     """Whether this build of torch has oneDNN's packed linear layers."""
-    return bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(available) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def pack_linear_layers(model: nn.Module) -> int:

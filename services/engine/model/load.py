@@ -64,7 +64,8 @@ def load_model(directory: Path, *, max_model_len: int | None = None) -> LoadedMo
         )
     except (ValueError, OSError, KeyError, ImportError) as error:
         raise SettingsError(f"the model in {directory} cannot be loaded: {_first_line(error)}") from error
-    network.eval().requires_grad_(False)
+    network.eval()  # type: ignore[no-untyped-call]
+    network.requires_grad_(False)
     eos_ids = find_eos_ids(directory, config)
     if not eos_ids:
         LOG.warning("the model names no end-of-sequence token: answers end at their token limit only")
@@ -122,9 +123,7 @@ def _refuse_unsupported(config: Any, context: int) -> None:
     elif unknown := set(getattr(text, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}:
         reason = f"it has layers of the kind {', '.join(sorted(unknown))}"
     elif _window(text) and context > _window(text):
-        reason = (
-            f"its attention slides over {_window(text)} tokens; --max-model-len {_window(text)} would do"
-        )
+        reason = f"its attention slides over {_window(text)} tokens; --max-model-len {_window(text)} would do"
     if reason:
         raise SettingsError(f"the model family {config.model_type!r} is not supported: {reason}")
 

@@ -56,7 +56,11 @@ def selective_attention(
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     lengths = list(batch.lengths)
     splits = zip(
-        batch.caches, query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True
+        batch.caches,
+        query.split_with_sizes(lengths, 2),
+        key.split_with_sizes(lengths, 2),
+        value.split_with_sizes(lengths, 2),
+        strict=True,
     )
     merged = [_member(layer, cache, q, k, v, scale) for cache, q, k, v in splits]
     PROGRESS.layers += 1
