@@ -26,18 +26,20 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class Child:
-    """A process that should be running."""
+    """A process that should be running. `health` is the address whose `/readyz` tells of it."""
 
     service: str
     index: int
     command: list[str]
     log: Path
     url: str | None = None
+    health: str = ""
     orphan_signal: int = signal.SIGKILL
     process: subprocess.Popen[bytes] | None = None
     started: float = 0.0
     failures: int = field(default=0)
     due: float = field(default=0.0)
+    _log_start: int = field(default=0)
 
     @property
     def name(self) -> str:
@@ -46,6 +48,7 @@ class Child:
     def start(self) -> None:
         """Start the process; its output goes to its log."""
         with self.log.open("ab") as log:
+            self._log_start = log.tell()
             self.process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -85,11 +88,8 @@ class Child:
         return Row(self.service, self.index, self.process.pid, round(self.started, 3), self.url)
 
     def last_lines(self, count: int = 5) -> list[str]:
-        """The end of its log, for a report of its death."""
-        try:
-            text = self.log.read_bytes()[-8192:].decode(errors="replace")
-        except FileNotFoundError:
-            return []
+        """The end of what this process logged, for a report of its death."""
+        text = self.log.read_bytes()[self._log_start :].decode(errors="replace")
         return [line for line in text.splitlines() if line.strip()][-count:]
 
 

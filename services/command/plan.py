@@ -28,7 +28,6 @@ class Plan:
     redis_url: str
     served_name: str
     url: str
-    probes: list[str]
 
 
 def plan_of(settings: UpSettings, state: StateDir, signals: Signals) -> Plan | None:
@@ -48,17 +47,15 @@ def plan_of(settings: UpSettings, state: StateDir, signals: Signals) -> Plan | N
     name = served_name_of(settings)
     common = ["--redis-url", redis_url, "--served-name", name]
     model = ["--model", str(folder)]
-    services = [_service("scheduler", i, common, settings, state) for i in range(settings.schedulers)]
+    services = [_inner("scheduler", i, common, settings, state) for i in range(settings.schedulers)]
     for i in range(settings.engines):
         own = [*model, "--name", f"engine-{i}", "--threads", str(threads_of(settings))]
-        services.append(_service("engine", i, common + own, settings, state))
+        services.append(_inner("engine", i, common + own, settings, state))
     for i, port in enumerate(ports):
         own = [*model, "--host", settings.host, "--port", str(port), "--gateway-id", f"gateway-{i}"]
-        services.append(
-            _service("gateway", i, common + own, settings, state, local_url_of(settings.host, port))
-        )
-    probes = [local_url_of(settings.host, port) for port in ports]
-    return Plan(redis_child, services, redis_url, name, url_of(settings.host, ports[0]), probes)
+        local = local_url_of(settings.host, port)
+        services.append(_service("gateway", i, common + own, settings, state, url=local, health=local))
+    return Plan(redis_child, services, redis_url, name, url_of(settings.host, ports[0]))
 
 
 def _redis(settings: UpSettings, state: StateDir) -> Child:
@@ -69,11 +66,18 @@ def _redis(settings: UpSettings, state: StateDir) -> Child:
     return Child("redis", 0, words, state.log("redis", 0), url, orphan_signal=signal.SIGTERM)
 
 
+def _inner(service: str, index: int, words: list[str], settings: UpSettings, state: StateDir) -> Child:
+    """A service without a door of its own: health and metrics are heard on this machine only."""
+    port = free_port()
+    own = [*words, "--metrics-port", str(port)]
+    return _service(service, index, own, settings, state, health=local_url_of("127.0.0.1", port))
+
+
 def _service(
-    service: str, index: int, own: list[str], settings: UpSettings, state: StateDir, url: str | None = None
+    service: str, index: int, words: list[str], settings: UpSettings, state: StateDir, **addresses: str
 ) -> Child:
-    words = [sys.executable, "-m", f"services.{service}", *own, *arguments(settings, service)]
-    return Child(service, index, words, state.log(service, index), url)
+    command = [sys.executable, "-m", f"services.{service}", *words, *arguments(settings, service)]
+    return Child(service, index, command, state.log(service, index), **addresses)
 
 
 def resolve_model(name: str, signals: Signals) -> Path | None:

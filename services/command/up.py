@@ -82,7 +82,7 @@ class Supervisor:
             self._launch([plan.redis])
             self._until(lambda: redis_server.answers(plan.redis_url))
         self._launch(plan.services)
-        self._until(lambda: all(_is_ready(url) for url in plan.probes))
+        self._until(lambda: all(_is_ready(child.health) for child in plan.services))
         self._ready = True
         print(f"ready {plan.url}", flush=True)
         self._report_openness(plan)

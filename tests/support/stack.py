@@ -76,10 +76,9 @@ class Stack:
 
     def report(self) -> str:
         """Everything that helps to see why a test failed."""
-        parts = [self.errors]
-        for log in sorted((self.state_dir / "logs").glob("*.log")):
-            parts.append(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
-        return "\n".join(parts)
+        logs = sorted((self.state_dir / "logs").glob("*.log"))
+        ends = [f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs]
+        return "\n".join([self.errors, *ends])
 
     def ps(self) -> list[dict[str, Any]]:
         """The rows of `orca ps --json`."""

@@ -27,7 +27,9 @@ def _special(content: str, ident: int) -> dict[str, Any]:
     return {"id": ident, "content": content, "special": True, **flags}
 
 
-def _description(vocab: dict[str, int], merges: list[str], specials: list[str], **parts: Any) -> dict[str, Any]:
+def _description(
+    vocab: dict[str, int], merges: list[str], specials: list[str], **parts: Any
+) -> dict[str, Any]:
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "unk_token": None, "byte_fallback": False}
     model.update(parts.pop("model", {}))
     return {
@@ -84,7 +86,12 @@ KINDS = {"bytes": byte_level, "spaces": sentencepiece}
 
 
 def write_model(
-    path: Path, kind: str = "bytes", *, context: int = CONTEXT, template: str | None = TEMPLATE, bos: bool = True
+    path: Path,
+    kind: str = "bytes",
+    *,
+    context: int = CONTEXT,
+    template: str | None = TEMPLATE,
+    bos: bool = True,
 ) -> Path:
     """A model directory without weights, as a gateway needs it."""
     path.mkdir(parents=True, exist_ok=True)
