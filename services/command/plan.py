@@ -54,7 +54,7 @@ def plan_of(settings: UpSettings, state: StateDir, signals: Signals) -> Plan | N
     for i, port in enumerate(ports):
         own = [*model, "--host", settings.host, "--port", str(port), "--gateway-id", f"gateway-{i}"]
         local = local_url_of(settings.host, port)
-        services.append(_service("gateway", i, common + own, settings, state, url=local, health=local))
+        services.append(_service("gateway", i, common + own, settings, state, local))
     return Plan(redis_child, services, redis_url, name, url_of(settings.host, ports[0]))
 
 
@@ -70,14 +70,15 @@ def _inner(service: str, index: int, words: list[str], settings: UpSettings, sta
     """A service without a door of its own: health and metrics are heard on this machine only."""
     port = free_port()
     own = [*words, "--metrics-port", str(port)]
-    return _service(service, index, own, settings, state, health=local_url_of("127.0.0.1", port))
+    return _service(service, index, own, settings, state, local_url_of("127.0.0.1", port))
 
 
 def _service(
-    service: str, index: int, words: list[str], settings: UpSettings, state: StateDir, **addresses: str
+    service: str, index: int, words: list[str], settings: UpSettings, state: StateDir, health: str
 ) -> Child:
     command = [sys.executable, "-m", f"services.{service}", *words, *arguments(settings, service)]
-    return Child(service, index, command, state.log(service, index), **addresses)
+    shown = health if service == "gateway" else None
+    return Child(service, index, command, state.log(service, index), shown, health)
 
 
 def resolve_model(name: str, signals: Signals) -> Path | None:
