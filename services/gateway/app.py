@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
 from redis.exceptions import RedisError
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -88,7 +88,8 @@ def build_gateway(settings: GatewaySettings, *, url: str = "") -> Gateway:
 
 def build_app(gateway: Gateway) -> ASGIApp:
     """The ASGI application of one gateway. It has no lifespan: `running` is its life."""
-    app = FastAPI(title="orca", openapi_url=None, routes=list(ROUTES), redirect_slashes=False)
+    app = Starlette(routes=ROUTES)
+    app.router.redirect_slashes = False
     app.state.gateway = gateway
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _framework_error)
@@ -110,7 +111,7 @@ async def running(gateway: Gateway) -> AsyncIterator["asyncio.Task[None]"]:
         await asyncio.gather(task, return_exceptions=True)
         await gateway.hub.close()
         await gateway.presence.leave()
-        await gateway.client.aclose()
+        await gateway.client.aclose(close_connection_pool=True)
         gateway.model.close()
 
 

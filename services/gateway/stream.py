@@ -189,6 +189,10 @@ class GroupStream:
             LOG.exception("stream supervision failed", extra={"request_id": self.group})
             self.failure = RequestError(ErrorCode.INTERNAL_ERROR, "the server failed on this answer")
         finally:
+            if not (self.answer.complete or self.failure):
+                self.failure = RequestError(
+                    ErrorCode.NOT_READY, "the server stopped before this answer was complete"
+                )
             self.done = True
             self._notify()
 
