@@ -110,17 +110,13 @@ def check_environment(env: Mapping[str, str]) -> None:
     """
     from difflib import get_close_matches
 
-    unknown = sorted(
-        name for name in env if name.startswith(ENV_PREFIX) and name[5:].lower() not in OPTIONS
-    )
+    unknown = sorted(name for name in env if name.startswith(ENV_PREFIX) and name[5:].lower() not in OPTIONS)
     if unknown:
         hints = []
         for name in unknown:
             close = get_close_matches(name[5:].lower(), OPTIONS, n=1)
             hints.append(name + (f" (did you mean ORCA_{close[0].upper()}?)" if close else ""))
-        raise SettingsError(
-            f"unknown setting in the environment: {', '.join(hints)}; correct or unset it"
-        )
+        raise SettingsError(f"unknown setting in the environment: {', '.join(hints)}; correct or unset it")
 
 
 def _explain(error: ValidationError) -> str:

@@ -28,9 +28,7 @@ def last_entry(client: "redis.Redis", keys: Keys) -> str:
     return str(info["last-generated-id"].decode())
 
 
-def read(
-    client: "redis.Redis", keys: Keys, *, after: str, block: float
-) -> tuple[str, list[InboxEvent]]:
+def read(client: "redis.Redis", keys: Keys, *, after: str, block: float) -> tuple[str, list[InboxEvent]]:
     """Events after an entry id, waiting up to `block` seconds (0 does not wait).
 
     Returns the last entry id read and the readable events.

@@ -47,9 +47,7 @@ def join_engine(keys: Keys, status: EngineStatus, lease: float = LEASE_SECONDS) 
     )
 
 
-def beat_engine(
-    keys: Keys, engine_id: str, progress: int, lease: float = LEASE_SECONDS
-) -> Call[None]:
+def beat_engine(keys: Keys, engine_id: str, progress: int, lease: float = LEASE_SECONDS) -> Call[None]:
     """Refresh an engine's presence and say how far it has computed.
 
     Raises:
@@ -71,9 +69,7 @@ def drain_engine(keys: Keys, status: EngineStatus) -> Call[None]:
     Raises:
         PresenceLost: the pool has forgotten this engine.
     """
-    return Call(
-        "drain_engine", (keys.engine(status.id), keys.inbox), (status.id, encode(status)), _present
-    )
+    return Call("drain_engine", (keys.engine(status.id), keys.inbox), (status.id, encode(status)), _present)
 
 
 def leave_engine(keys: Keys, engine_id: str, fence: str = "") -> Call[None]:
@@ -104,19 +100,22 @@ def leave_engine(keys: Keys, engine_id: str, fence: str = "") -> Call[None]:
     )
 
 
-def ask_report(keys: Keys, engine_id: str, fence: str) -> Call[None]:
+def ask_report(keys: Keys, engine_id: str, fence: str) -> Call[int]:
     """Ask an engine what it holds, after every descriptor that was dispatched before.
+
+    Returns the question's iteration number; the next iteration has the number after it.
 
     Raises:
         NotLeader: the fence is not the pool's.
         LookupError: the engine is gone.
     """
 
-    def parse(reply: Any) -> None:
+    def parse(reply: Any) -> int:
         if reply == b"FENCED":
             raise NotLeader("another scheduler leads")
         if reply == b"GONE":
             raise LookupError(engine_id)
+        return int(reply)
 
     return Call("ask_report", (keys.leader, keys.batches(engine_id)), (fence,), parse)
 
@@ -156,6 +155,4 @@ def beat_gateway(keys: Keys, gateway_id: str, lease: float = LEASE_SECONDS) -> C
 
 def leave_gateway(keys: Keys, gateway_id: str) -> Call[None]:
     """Forget a gateway that stops."""
-    return Call(
-        "leave_gateway", (keys.gateways, keys.gateway(gateway_id)), (gateway_id,), lambda _: None
-    )
+    return Call("leave_gateway", (keys.gateways, keys.gateway(gateway_id)), (gateway_id,), lambda _: None)

@@ -167,7 +167,14 @@ def dispatch(
         return tuple(_text(member) for member in reply)
 
     members = descriptor.entries
-    args: list[Argument] = [fence, engine_id, descriptor.iteration, encode(descriptor), trim_before, keys.events_prefix]
+    args: list[Argument] = [
+        fence,
+        engine_id,
+        descriptor.iteration,
+        encode(descriptor),
+        trim_before,
+        keys.events_prefix,
+    ]
     for entry in members:
         args += [entry.id, entry.attempt, entry.kind]
     return Call(

@@ -71,6 +71,8 @@ class BatchDescriptor(Versioned):
     """Sequences whose K/V is dropped before anything else."""
     entries: tuple[Entry, ...] = ()
     report: bool = False
+    until_done: bool = False
+    """Request-level scheduling, the baseline: run the entries until all have ended, then commit."""
     n_reserved: int = 0
     """K/V slots promised on this engine, after this selection: ORCA's n_rsrv."""
     batches_in_flight: int = 1

@@ -57,6 +57,8 @@ class IterationRecord(Versioned):
     waiting: tuple[Waiting, ...] = ()
     waiting_total: int = 0
     heard: str = "0-0"
+    forward_passes: int = 1
+    """More than one only under request-level scheduling, where one message is a whole batch."""
 
 
 class IterationResult(Versioned):

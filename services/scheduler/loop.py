@@ -1,0 +1,123 @@
+"""The scheduler's loop: hear, select, dispatch; nothing else.
+
+After every single iteration it is decided anew who runs. The loop blocks on its inbox, so an
+idle stack costs nothing; the decisions themselves are in `state.py` and `selection.py`.
+"""
+
+import logging
+import time
+from typing import Any
+
+from services.scheduler.dispatch import Dispatcher
+from services.scheduler.metrics import SchedulerMetrics
+from services.scheduler.recovery import Recovery
+from services.scheduler.state import SchedulerState
+from shared.channels import inbox, presence
+from shared.channels.calls import Pool
+from shared.errors import DecodeError
+from shared.keys import Keys
+from shared.protocol.inbox import EngineLeft, InboxEvent, Tick
+
+LOG = logging.getLogger(__name__)
+TICK_SECONDS = 1.0
+
+
+class IterationLoop:
+    """One leader at work. Built anew for every lead."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        keys: Keys,
+        *,
+        state: SchedulerState,
+        dispatcher: Dispatcher,
+        metrics: SchedulerMetrics,
+    ) -> None:
+        self._pool = pool
+        self._keys = keys
+        self._state = state
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._recovery = Recovery(pool, keys, state)
+        self._heard = "0-0"
+        self._next_tick = 0.0
+        self._answering_since = time.monotonic()
+
+    def start(self) -> None:
+        """Rebuild from the pool. What arrives meanwhile is heard afterwards.
+
+        Raises:
+            NotLeader: another scheduler leads.
+        """
+        self._heard = inbox.last_entry(self._pool.client, self._keys)
+        self._state.hear(Tick(now=self._redis_time()))
+        self._recovery.rebuild()
+        LOG.info("took over %d open sequences", len(self._state.sequences))
+
+    def run_iteration(self) -> None:
+        """Hear what has happened, then let every engine with room run its next iteration."""
+        for event in self._hear():
+            self._take_in(event)
+        for engine_id in list(self._state.engines):
+            while self._select_and_dispatch(engine_id):
+                pass
+
+    def pause(self) -> None:
+        """Redis did not answer: from now on silence of an engine means nothing for a lease."""
+        self._answering_since = time.monotonic()
+
+    def _hear(self) -> list[InboxEvent]:
+        wait = min(TICK_SECONDS, max(0.0, self._next_tick - time.monotonic()))
+        self._heard, events = inbox.read(self._pool.client, self._keys, after=self._heard, block=wait)
+        if time.monotonic() >= self._next_tick:
+            self._next_tick = time.monotonic() + TICK_SECONDS
+            events.append(Tick(now=self._redis_time()))
+            events += self._lost_engines()
+            self._pool.run(inbox.trim(self._keys, fence=self._state.fence, before=self._heard))
+        return events
+
+    def _take_in(self, event: InboxEvent) -> None:
+        try:
+            effects = self._state.hear(event)
+        except DecodeError as error:
+            inbox.bury(self._pool.client, self._keys, channel="inbox", error=error)
+            return
+        self._recovery.carry_out(effects)
+
+    def _select_and_dispatch(self, engine_id: str) -> bool:
+        """One decision for one engine; False when it has nothing to do or no room."""
+        started = time.monotonic()
+        if engine_id not in self._state.engines:
+            return False
+        decision = self._state.decide(engine_id)
+        if decision is None:
+            return False
+        try:
+            refused = self._dispatcher.send(decision, self._heard)
+        except LookupError:
+            self._recovery.lose(engine_id)
+            return False
+        for sequence_id in refused:
+            self._recovery.refresh(sequence_id)
+        if not refused:
+            self._state.scheduled(decision)
+            self._metrics.observe(decision, time.monotonic() - started, self._state)
+        return True
+
+    def _lost_engines(self) -> list[InboxEvent]:
+        """Engines whose presence lapsed, once Redis has answered us for one full lease."""
+        if time.monotonic() - self._answering_since < presence.LEASE_SECONDS:
+            return []
+        present = {status.id: status for status in self._recovery.present_engines()}
+        for status in present.values():
+            if status.id not in self._state.engines:
+                self._recovery.carry_out(self._state.join(status))
+        return [EngineLeft(engine=e) for e in list(self._state.engines) if e not in present]
+
+    def _redis_time(self) -> float:
+        seconds, micros = self._time()
+        return seconds + micros / 1e6
+
+    def _time(self) -> Any:
+        return self._pool.client.time()
