@@ -19,7 +19,7 @@ DEMO_SERVED_NAME = "smollm2-135m-instruct"
 PASSED_ON = {
     "gateway": "max_model_len default_max_tokens max_queue max_body_bytes queue_timeout stall_timeout "
     "orphan_timeout grace record_ttl api_key_file test_faults log_level",
-    "scheduler": "scheduling max_batch_size queue_timeout grace log_level",
+    "scheduler": "scheduling max_batch_size queue_timeout log_level",
     "engine": "max_model_len kv_slots max_batch_size engines test_faults grace log_level",
 }
 """Settings of `orca up` that a service takes under the same name."""
