@@ -1,8 +1,8 @@
 """`orca up`: the whole stack as child processes of one supervisor.
 
-Starts in the order redis, scheduler and engines, gateways; stops in the order gateways, scheduler
-and engines, redis, so that open streams end with their answers. Knows processes and ports; every
-decision about requests is the services' own.
+Starts Redis and then all the others; stops gateways, engines, schedulers and Redis in this order,
+so that open streams end with their answers. Knows processes and ports; every decision about
+requests is the services' own.
 """
 
 import http.client
@@ -25,8 +25,9 @@ POLL_SECONDS = 0.2
 PROBE_SECONDS = 3.0
 IDLE_SECONDS = 60.0
 TRIES_BEFORE_READY = 5
-STOP_SECONDS = 10.0
-DRAIN_MARGIN = 5.0
+STOP_SECONDS = 20.0
+STOP_ORDER = ("gateway", "engine", "scheduler", "redis")
+"""Engines hand over or finish what they hold, which needs a scheduler to hear them."""
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opens addresses of this machine, whatever proxy the environment names."""
 
@@ -99,9 +100,9 @@ class Supervisor:
         if self._ready:
             say("stopping: no new requests; open streams may finish")
         grace = self._settings.grace if self._ready else 0.0
-        for services in (("gateway",), ("scheduler", "engine"), ("redis",)):
-            patience = STOP_SECONDS + (grace + DRAIN_MARGIN if services == ("gateway",) else 0.0)
-            self._end([child for child in self._children if child.service in services], patience)
+        for service in STOP_ORDER:
+            patience = STOP_SECONDS + (grace if service in ("gateway", "engine") else 0.0)
+            self._end([child for child in self._children if child.service == service], patience)
         self._state.write([])
 
     def _launch(self, children: Sequence[Child]) -> None:
