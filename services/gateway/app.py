@@ -24,6 +24,7 @@ from services.gateway.presence import Presence
 from services.gateway.routes import chat, completions, iterations, models, ops, requests
 from services.gateway.settings import GatewaySettings
 from services.gateway.stream import Follower
+from services.gateway.tasks import cancel_all
 from services.gateway.tokenization import ModelText
 from shared.channels.calls import AsyncPool, connect_async
 from shared.channels.presence import new_id
@@ -107,8 +108,7 @@ async def running(gateway: Gateway) -> AsyncIterator["asyncio.Task[None]"]:
     try:
         yield task
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_all([task])
         await gateway.hub.close()
         await gateway.presence.leave()
         await gateway.client.aclose(close_connection_pool=True)

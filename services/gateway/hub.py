@@ -11,6 +11,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from services.gateway.stream import Follower, GroupStream
+from services.gateway.tasks import cancel_all
 from shared.channels import request_pool
 from shared.errors import ErrorCode, RequestError
 from shared.protocol.request import GenerationRequest
@@ -136,6 +137,4 @@ class Hub:
         """Stop all background work."""
         for timer in self._resuming.values():
             timer.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)

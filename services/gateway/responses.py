@@ -14,6 +14,7 @@ from services.gateway.errors import error_body, error_response
 from services.gateway.hub import Hub
 from services.gateway.rendering import Renderer, to_json
 from services.gateway.stream import GroupStream
+from services.gateway.tasks import cancel_all
 
 KEEP_ALIVE_SECONDS = 8.0
 IDLE_CHECK_SECONDS = 60.0
@@ -118,9 +119,7 @@ async def _until_left(
         if work.done():
             _raise_unless_gone(work)
     finally:
-        for task in (work, left):
-            task.cancel()
-        await asyncio.gather(work, left, return_exceptions=True)
+        await cancel_all((work, left))
         if cancels:
             hub.leave(stream)
 

@@ -15,6 +15,7 @@ import redis.asyncio
 from services.gateway.app import build_app, build_gateway, running
 from services.gateway.context import Gateway
 from services.gateway.settings import GatewaySettings
+from services.gateway.tasks import cancel_all
 from shared.keys import Keys
 from tests.support.fake_backend import FakeBackend, Script
 from tests.support.tokenizers_tiny import write_model
@@ -45,11 +46,18 @@ class Stack:
 StackFactory = Callable[..., Awaitable[Stack]]
 
 
-async def eventually(holds: Callable[[], bool], within: float = 5.0) -> None:
+async def eventually(holds: Callable[[], bool], within: float = 8.0) -> None:
     """Wait until a condition holds."""
     async with asyncio.timeout(within):
         while not holds():  # noqa: ASYNC110 - what is waited for is another task's state
             await asyncio.sleep(0.005)
+
+
+async def eventually_answers(ask: Callable[[], Awaitable[bool]], within: float = 20.0) -> None:
+    """Wait until a condition that must be asked for holds."""
+    async with asyncio.timeout(within):
+        while not await ask():  # noqa: ASYNC110 - it is another process's state
+            await asyncio.sleep(0.02)
 
 
 def bytes_script(text: str | bytes) -> Script:
@@ -97,8 +105,7 @@ async def make_stack(
 
 
 async def _stop(task: "asyncio.Task[None]") -> None:
-    task.cancel()
-    results = await asyncio.gather(task, return_exceptions=True)
-    for error in results:
-        if isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError):
-            raise error
+    """End a task for certain; a fault of its own is the test's."""
+    await cancel_all([task])
+    if not task.cancelled():
+        task.result()
