@@ -35,6 +35,7 @@ def receive(
         descriptor = decode(BatchDescriptor, fields.get(b"m", b""))
     except DecodeError as error:
         bury(client, keys, channel="batches", error=error)
+        client.xdel(name, entry_id)  # else every later call would meet it again
         number = int(entry_id.decode().split("-")[0])
         return receive(client, keys, engine_id=engine_id, after=number, block=0)
     return descriptor
