@@ -4,7 +4,6 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from tests.support.tiny_models import make_tiny_gpt2, make_tiny_llama
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _two_threads() -> Iterator[None]:
+def _two_threads() -> None:
     torch.set_num_threads(2)
-    yield
 
 
 @pytest.fixture(scope="session")

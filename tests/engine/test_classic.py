@@ -1,6 +1,7 @@
 """V6: what a classical batcher refuses, and selective batching runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def test_v6_no_common_shape(pair: tuple[ClassicInput, ...], reason: str) -> None
 
 
 def test_v6_two_prompts_of_length_two_run_as_two_by_two_then_two_by_one(gpt2_dir: Path) -> None:
-    network = AutoModelForCausalLM.from_pretrained(gpt2_dir, dtype=torch.float32)
+    network: Any = AutoModelForCausalLM.from_pretrained(gpt2_dir, dtype=torch.float32)
     seen: list[torch.Size] = []
     network.transformer.h[0].register_forward_hook(lambda _, args, out: seen.append(args[0].shape))
     batcher = ClassicBatcher(network)

@@ -107,7 +107,7 @@ def test_each_of_them_ends_a_sequence(fresh: Path, eos: int) -> None:
 
 
 def test_a_missing_directory_says_what_to_give(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no config.json.*give --model"):
+    with pytest.raises(SettingsError, match=r"no config\.json.*give --model"):
         load_model(tmp_path / "nowhere")
 
 

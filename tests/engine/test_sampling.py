@@ -1,6 +1,7 @@
 """Rules of choosing a token."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def choose(row: Row = ROW, *, index: int = 0, output: tuple[int, ...] = (), **ch
     return sample(row, params, index=index, prompt=(2,), output=output)
 
 
-def drawn(n: int = 300, row: Row = ROW, **changes: object) -> set[int]:
+def drawn(n: int = 300, row: Row = ROW, **changes: Any) -> set[int]:
     """All tokens that `n` places of the stream draw."""
     return {choose(row, index=i, temperature=1.0, seed=1, **changes).token for i in range(n)}
 

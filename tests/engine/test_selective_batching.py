@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.engine.model import selective_batching
+from services.engine.model import attention, selective_batching
 from services.engine.model.load import LoadedModel
 from shared.protocol.result import Phase
 from tests.support.engine_driver import Driver, alone, sampling
@@ -44,7 +44,7 @@ class Shapes:
             block.attn.c_proj.register_forward_hook(lambda _, args, out: self.merged.append(args[0].shape)),
             network.lm_head.register_forward_hook(lambda _, args, out: self.head.append(args[0].shape)),
         ]
-        real = selective_batching.attend
+        real = attention.attend
 
         def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, **options: Any) -> Any:
             self.attended.append((query.shape[2], keys.shape[2]))
