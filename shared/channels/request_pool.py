@@ -179,8 +179,12 @@ def dispatch(
         args += [entry.id, entry.attempt, entry.kind]
     return Call(
         "dispatch",
-        (keys.leader, keys.batches(engine_id), keys.totals)
-        + tuple(keys.request(entry.id) for entry in members),
+        (
+            keys.leader,
+            keys.batches(engine_id),
+            keys.totals,
+            *tuple(keys.request(entry.id) for entry in members),
+        ),
         tuple(args),
         parse,
     )
