@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,32 +13,25 @@ import pytest
 from tests.support.stack import Stack
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_signal_drains_and_ends_with_0(tiny_model: Path, tmp_path: Path, number: int) -> None:
-    with Stack(tmp_path, tiny_model, "--kv-slots", "1024") as stack:
-        children = [psutil.Process(row["pid"]) for row in stack.ps()]
-        stack.complete()
-        assert stack.stop(number) == 0, stack.report()
-        gone, alive = psutil.wait_procs(children, timeout=5)
-        assert not alive
-        assert len(gone) == 4
-        assert "killed" not in stack.errors
-        assert not (stack.state_dir / "processes.json").exists()
+@pytest.fixture(scope="module")
+def disturbed(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A stack whose children are killed, one by one; in the end it stops as any other."""
+    with Stack(tmp_path_factory.mktemp("disturbed"), tiny_model, "--kv-slots", "1024") as stack:
+        yield stack
+        assert stack.stop(signal.SIGTERM) == 0, stack.report()
 
 
 @pytest.mark.parametrize("service", ["engine", "gateway", "scheduler", "redis"])
-def test_a_killed_child_is_reported_and_started_again(tiny_model: Path, tmp_path: Path, service: str) -> None:
+def test_a_killed_child_is_reported_and_started_again(disturbed: Stack, service: str) -> None:
     """Given a child that is killed, when the stack is ready again, the answer is what it was."""
-    with Stack(tmp_path, tiny_model, "--kv-slots", "1024") as stack:
-        before = stack.complete("again")["choices"][0]["text"]
-        killed = stack.pid(service)
-        os.kill(killed, signal.SIGKILL)
-        stack.wait_until("a report", lambda: f"{service} 0 ended with signal 9" in stack.errors)
-        stack.wait_until("a new process", lambda: service in {row["service"] for row in stack.ps()})
-        assert stack.pid(service) != killed
-        stack.wait_until("readiness", lambda: is_ready(stack.url))
-        assert stack.complete("again")["choices"][0]["text"] == before
-        assert stack.stop() == 0, stack.report()
+    before = disturbed.complete("again")["choices"][0]["text"]
+    killed = disturbed.pid(service)
+    os.kill(killed, signal.SIGKILL)
+    disturbed.wait_until("a report", lambda: f"{service} 0 ended with signal 9" in disturbed.errors)
+    disturbed.wait_until("a new process", lambda: service in {row["service"] for row in disturbed.ps()})
+    assert disturbed.pid(service) != killed
+    disturbed.wait_until("readiness", lambda: is_ready(disturbed.url))
+    assert disturbed.complete("again")["choices"][0]["text"] == before
 
 
 def is_ready(url: str) -> bool:
@@ -56,15 +50,21 @@ def test_children_do_not_survive_a_killed_supervisor(tiny_model: Path, tmp_path:
         assert not alive
 
 
-def test_several_gateways_serve_the_same_stack(tiny_model: Path, tmp_path: Path) -> None:
+def test_several_gateways_serve_the_same_stack_and_ctrl_c_ends_them_all(
+    tiny_model: Path, tmp_path: Path
+) -> None:
     with Stack(tmp_path, tiny_model, "--gateways", "2", "--schedulers", "2", "--kv-slots", "1024") as stack:
-        urls = [row["url"] for row in stack.ps() if row["service"] == "gateway"]
+        rows = stack.ps()
+        children = [psutil.Process(row["pid"]) for row in rows]
+        urls = [row["url"] for row in rows if row["service"] == "gateway"]
         ports = [int(url.rsplit(":", 1)[1]) for url in urls]
         assert ports[1] == ports[0] + 1
         body = {"model": "tiny", "prompt": "hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
-        texts = {
-            httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"][0]["text"]
-            for url in urls
-        }
-        assert len(texts) == 1
-        assert stack.stop() == 0, stack.report()
+        answers = [httpx.post(f"{url}/v1/completions", json=body, timeout=60).json() for url in urls]
+        assert len({answer["choices"][0]["text"] for answer in answers}) == 1
+        # When Ctrl-C comes, nothing has to be killed and nothing stays.
+        assert stack.stop(signal.SIGINT) == 0, stack.report()
+        _, alive = psutil.wait_procs(children, timeout=5)
+        assert not alive
+        assert "killed" not in stack.errors
+        assert not (stack.state_dir / "processes.json").exists()
