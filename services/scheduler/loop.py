@@ -116,8 +116,5 @@ class IterationLoop:
         return [EngineLeft(engine=e) for e in list(self._state.engines) if e not in present]
 
     def _redis_time(self) -> float:
-        seconds, micros = self._time()
-        return seconds + micros / 1e6
-
-    def _time(self) -> Any:
-        return self._pool.client.time()
+        now: Any = self._pool.client.time()
+        return float(now[0]) + float(now[1]) / 1e6

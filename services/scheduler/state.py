@@ -374,7 +374,7 @@ class SchedulerState:
 
     def _not_taken(self, members: tuple[Sequence, ...], reason: str) -> tuple[tuple[Waiting, ...], int]:
         taken = {s.id for s in members}
-        first = []
+        first: list[Waiting] = []
         for _, sequence in self._waiting[: RECORDED_WAITING + len(taken)]:
             if sequence.id not in taken and len(first) < RECORDED_WAITING:
                 first.append(Waiting(id=sequence.id, reason=reason or "placed_elsewhere"))

@@ -15,11 +15,17 @@ from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
-from redis.exceptions import BusyLoadingError, ConnectionError, NoScriptError, ReadOnlyError, TimeoutError
+from redis import exceptions
 
 T = TypeVar("T")
 Argument = str | bytes | int | float
-TROUBLE = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OSError)
+TROUBLE = (
+    exceptions.ConnectionError,
+    exceptions.TimeoutError,
+    exceptions.BusyLoadingError,
+    exceptions.ReadOnlyError,
+    OSError,
+)
 """What a repeat may cure: the server is away, loading, or the reply was lost."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
@@ -77,7 +83,7 @@ class Pool:
     def _once(self, call: Call[T]) -> Any:
         try:
             return self.client.evalsha(digest(call.script), len(call.keys), *call.keys, *call.args)
-        except NoScriptError:
+        except exceptions.NoScriptError:
             return self.client.eval(source(call.script), len(call.keys), *call.keys, *call.args)
 
 
@@ -104,9 +110,9 @@ class AsyncPool:
     async def _once(self, call: Call[T]) -> Any:
         keys_and_args = (*call.keys, *call.args)
         try:
-            return await self.client.evalsha(digest(call.script), len(call.keys), *keys_and_args)  # type: ignore[misc]
-        except NoScriptError:
-            return await self.client.eval(source(call.script), len(call.keys), *keys_and_args)  # type: ignore[misc]
+            return await self.client.evalsha(digest(call.script), len(call.keys), *keys_and_args)
+        except exceptions.NoScriptError:
+            return await self.client.eval(source(call.script), len(call.keys), *keys_and_args)
 
 
 def connect(url: str, *, timeout: float = 10.0) -> "redis.Redis":

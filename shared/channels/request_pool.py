@@ -116,8 +116,7 @@ def submit(
         outcome, of = json.loads(reply)
         return Submission(outcome, of)
 
-    head = (keys.open, keys.arrival, keys.inbox, keys.groups, keys.totals)
-    head += (keys.idempotency(idempotency or EMPTY_TAG),)
+    pool = (keys.open, keys.arrival, keys.inbox, keys.groups, keys.totals)
     args: list[Argument] = [
         group,
         gateway_id,
@@ -131,14 +130,14 @@ def submit(
         len(prompts),
         sum(map(len, prompts)),
     ]
-    for prompt in prompts:
-        args.append(json.dumps(list(prompt), separators=(",", ":")))
+    args += [json.dumps(list(prompt), separators=(",", ":")) for prompt in prompts]
     for request in requests:
         args += [request.id, encode(request), request.choice, request.prompt_index]
     return Call(
         "submit",
         (
-            *head,
+            *pool,
+            keys.idempotency(idempotency or EMPTY_TAG),
             *(keys.prompt(group, k) for k in range(len(prompts))),
             *(keys.request(r.id) for r in requests),
         ),
@@ -211,11 +210,10 @@ def commit(
             keys.order(group),
             keys.prompt(group, prompt_index),
         ]
-    head = (keys.committed(result.engine), keys.open, keys.inbox, keys.groups, keys.totals)
-    head += (keys.iterations(engine_name), keys.gauges)
+    pool = (keys.committed(result.engine), keys.open, keys.inbox, keys.groups, keys.totals)
     return Call(
         "commit",
-        (*head, *per_member),
+        (*pool, keys.iterations(engine_name), keys.gauges, *per_member),
         (encode(result), keys.events_prefix, engine_name, RECORDED_ITERATIONS),
         parse,
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import redis
+from redis.client import PubSub
 
 from shared.channels import inbox, lease, presence, request_pool
 from shared.channels.calls import Call, Pool
@@ -51,7 +52,7 @@ class Bench:
         self.pool = Pool(client)
         self.fence = self.run(lease.acquire(keys, token="first"))
         self.engine = self.join("engine-0")
-        self._pubsub = client.pubsub(ignore_subscribe_messages=True)
+        self._pubsub: PubSub = client.pubsub(ignore_subscribe_messages=True)  # type: ignore[no-untyped-call]
         self._pubsub.subscribe(keys.events(GATEWAY))
         self._pubsub.get_message(timeout=1)
         self._number = 0
@@ -154,7 +155,7 @@ class Bench:
         return [json.loads(e)["token"] for e in self.look(request).entries]
 
     def total(self, name: str) -> int:
-        return int(self.client.hget(self.keys.totals, name) or 0)  # type: ignore[arg-type]
+        return int(self.client.hget(self.keys.totals, name) or 0)
 
     def events(self) -> list[Event]:
         """What the gateway has heard since the last look."""

@@ -1,5 +1,7 @@
 """The rules of the pool's steps, on a real server: each test is one rule of the protocol."""
 
+from typing import Any
+
 import pytest
 
 from shared.channels import lease, request_pool
@@ -36,7 +38,7 @@ class TestSubmit:
         assert bench.submit(B, max_queue=2).outcome == "accepted"
 
     def test_a_known_idempotency_key_answers_with_its_first_request(self, bench: Bench) -> None:
-        key = {"idempotency": "k", "fingerprint": "f"}
+        key: dict[str, Any] = {"idempotency": "k", "fingerprint": "f"}
         bench.submit(A, **key)
         again = bench.submit(B, **key)
         assert (again.outcome, again.group) == ("known", "a")
@@ -50,7 +52,7 @@ class TestSubmit:
         assert not bench.client.exists(bench.keys.idempotency("k"))
 
     def test_a_key_may_be_taken_over_from_the_group_that_failed_and_from_no_other(self, bench: Bench) -> None:
-        key = {"idempotency": "k", "fingerprint": "f"}
+        key: dict[str, Any] = {"idempotency": "k", "fingerprint": "f"}
         bench.submit(A, **key)
         bench.end(A, State.FAILED)
         assert bench.submit(B, **key, replaces="z").outcome == "known"
