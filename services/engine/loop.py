@@ -16,6 +16,7 @@ from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from services.engine.heartbeat import Heartbeat, run_id
 from services.engine.iteration import Executed, Executor
 from services.engine.metrics import EngineMetrics
+from services.engine.request_level import execute_until_done
 from shared.channels import batches, presence
 from shared.channels.calls import FIRST_PAUSE, LONGEST_PAUSE, TROUBLE, Call, Pool
 from shared.channels.request_pool import commit
@@ -136,13 +137,14 @@ class EngineLoop:
     def _run_iteration(self, descriptor: BatchDescriptor) -> None:
         """Execute, and write the result to the pool however long that takes."""
         started, start = time.time(), time.monotonic()
-        executed = self._executor.execute_iteration(descriptor)
+        executed, n_passes = self._execute(descriptor)
         end = time.monotonic()
         if executed.outputs:
             self._metrics.observe_iteration(executed, duration=end - start, since_last=end - self._last_end)
             self._last_end = end
         self._metrics.observe_kv(self._executor.kv)
         record = self._record(descriptor, executed, started=started, duration=end - start)
+        record = record.model_copy(update={"forward_passes": n_passes})
         result = IterationResult(
             engine=self._id,
             iteration=descriptor.iteration,
@@ -153,6 +155,11 @@ class EngineLoop:
         self._metrics.observe_commit(
             self._patiently(commit(self._keys, result=result, engine_name=name, groups=executed.groups))
         )
+
+    def _execute(self, descriptor: BatchDescriptor) -> tuple[Executed, int]:
+        if descriptor.until_done:
+            return execute_until_done(self._executor, descriptor)
+        return self._executor.execute_iteration(descriptor), 1
 
     def _record(
         self, descriptor: BatchDescriptor, executed: Executed, *, started: float, duration: float
