@@ -47,6 +47,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(settings: EngineSettings) -> None:
+    # Before torch is imported, which takes seconds: an unfit server is refused at once.
+    _check_redis(settings.redis_url)
+
     from services.engine.heartbeat import Heartbeat
     from services.engine.loop import EngineLoop
     from services.engine.metrics import EngineMetrics
@@ -56,7 +59,6 @@ def _serve(settings: EngineSettings) -> None:
     from shared.observability.health import HealthServer
     from shared.protocol.result import EngineStatus
 
-    _check_redis(settings.redis_url)
     executor = build_executor(settings)
     keys, metrics = Keys(settings.served_name), EngineMetrics(settings.name)
 

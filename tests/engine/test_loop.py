@@ -32,7 +32,7 @@ from tests.support.engine_driver import alone, sampling
 
 E = TypeVar("E", bound=InboxEvent)
 PROMPT = (11, 12, 13)
-WAIT = 20.0
+WAIT = 90.0
 
 
 @dataclass

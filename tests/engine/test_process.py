@@ -61,7 +61,7 @@ def test_an_engine_joins_serves_metrics_and_leaves_on_sigterm(start: Start, lead
 
     child.send_signal(signal.SIGTERM)
 
-    assert child.wait(20) == 0
+    assert child.wait(60) == 0
     assert leader.wait_for(EngineLeft).engine == status.id
 
 
@@ -75,4 +75,4 @@ def test_a_second_signal_ends_it_at_once(start: Start, leader: Leader) -> None:
 
     child.send_signal(signal.SIGTERM)
 
-    assert child.wait(10) == -signal.SIGTERM
+    assert child.wait(60) == -signal.SIGTERM

