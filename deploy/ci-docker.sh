@@ -23,4 +23,4 @@ engine_up
 compose_up_to_date
 images_ready
 wheels_ready
-"$PYTHON" -m pytest -m compose tests/compose "$@"
+"$PYTHON" -m pytest tests/compose "$@"

@@ -31,7 +31,7 @@ base_image() {
     nice debootstrap --variant=minbase --include=python3,python3-pip,python3-venv,ca-certificates \
         bookworm "$root" >"$WORK/debootstrap.log" 2>&1 \
         || skip "no image registry answers, and debootstrap failed: $(tail -n 1 "$WORK/debootstrap.log")"
-    rm -f "$root"/usr/lib/python3*/EXTERNALLY-MANAGED
+    rm -rf "$root"/usr/lib/python3*/EXTERNALLY-MANAGED "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
     ln -sf python3 "$root/usr/bin/python"
     # This machine's certificates: builds must trust what this machine trusts.
     cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt"
