@@ -19,7 +19,7 @@ def _plugin() -> None:
 def resolved(*files: str, **env: str) -> dict[str, Any]:
     """The project as compose reads it."""
     names = [word for name in ("docker-compose.yml", *files) for word in ("-f", name)]
-    done = compose(*names, "config", "--format", "json", **env)
+    done = compose(*names, "config", "--format", "json", env=env)
     assert done.returncode == 0, done.stderr
     project: dict[str, Any] = json.loads(done.stdout)
     return project
@@ -28,7 +28,13 @@ def resolved(*files: str, **env: str) -> dict[str, Any]:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_overlay_fits_the_compose_file(overlay: str) -> None:
     done = compose(
-        "-f", "docker-compose.yml", "-f", f"deploy/compose/{overlay}.yml", "config", "-q", MODEL_DIR="/model"
+        "-f",
+        "docker-compose.yml",
+        "-f",
+        f"deploy/compose/{overlay}.yml",
+        "config",
+        "-q",
+        env={"MODEL_DIR": "/model"},
     )
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,14 @@ def missing_engine() -> str:
     return missing_plugin()
 
 
-def compose(*words: str, seconds: float = 60.0, **env: str) -> subprocess.CompletedProcess[str]:
+def compose(
+    *words: str, seconds: float = 60.0, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run `docker compose` at the repository's root; the caller looks at the result."""
     return subprocess.run(
         ["docker", "compose", *words],
         cwd=ROOT,
-        env={**os.environ, **env},
+        env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -69,7 +71,7 @@ class ComposeStack:
 
     def compose(self, *words: str, seconds: float = STOP_SECONDS) -> str:
         """One compose command that has to succeed; returns its standard output."""
-        done = compose("-p", self.project, *words, seconds=seconds, **self._env)
+        done = compose("-p", self.project, *words, seconds=seconds, env=self._env)
         assert done.returncode == 0, (
             f"docker compose {' '.join(words)}\n{done.stderr[-4000:]}\n{self.report()}"
         )
@@ -113,12 +115,14 @@ class ComposeStack:
 
     def report(self) -> str:
         """The state and the last lines of every container, for a failing test."""
-        states = compose("-p", self.project, "ps", "-a", **self._env).stdout
-        logs = compose("-p", self.project, "logs", "--no-color", "--tail", "40", **self._env).stdout
+        states = compose("-p", self.project, "ps", "-a", env=self._env).stdout
+        logs = compose("-p", self.project, "logs", "--no-color", "--tail", "40", env=self._env).stdout
         return f"{states}\n{logs[-12000:]}"
 
     def close(self) -> None:
         """Remove the containers, the network and the data; the images stay as a cache."""
-        compose("-p", self.project, "down", "--volumes", "--timeout", "5", seconds=STOP_SECONDS, **self._env)
+        compose(
+            "-p", self.project, "down", "--volumes", "--timeout", "5", seconds=STOP_SECONDS, env=self._env
+        )
         self.http.close()
         self.docker.close()
