@@ -25,7 +25,8 @@ $(STAMPS)/venv:
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/install: $(STAMPS)/venv pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[local,dev]'
+	@echo "installing the packages; the first time this takes a few minutes"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[local,dev]'
 	@touch $@
 
 model: setup ## fetch and convert the demo model, once
