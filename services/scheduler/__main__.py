@@ -153,10 +153,10 @@ def main(argv: list[str] | None = None) -> int:
         handle_signals(scheduler)
         scheduler.run()
     except SettingsError as error:
-        print(f"orca scheduler: {error}", file=sys.stderr)
+        sys.stderr.write(f"orca scheduler: {error}\n")
         return 2
     except (OrcaError, redis.RedisError, ValueError) as error:
-        print(f"orca scheduler: {error}", file=sys.stderr)
+        sys.stderr.write(f"orca scheduler: {error}\n")
         return 1
     return 0
 

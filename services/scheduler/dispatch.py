@@ -7,8 +7,8 @@ engine, afterwards only its last token and position.
 import json
 from typing import Any
 
+from services.scheduler.effects import Decision
 from services.scheduler.sequence import Sequence
-from services.scheduler.state import Decision
 from shared.channels.calls import Pool
 from shared.channels.request_pool import dispatch
 from shared.errors import DecodeError

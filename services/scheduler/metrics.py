@@ -2,7 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.scheduler.state import Decision, SchedulerState
+from services.scheduler.effects import Decision
+from services.scheduler.state import SchedulerState
 from shared.observability.metrics import DURATION_BUCKETS, SIZE_BUCKETS
 
 

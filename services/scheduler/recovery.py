@@ -8,8 +8,9 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from services.scheduler.effects import AskReport, Effect, Fail, Reassign, Refresh
 from services.scheduler.sequence import Sequence
-from services.scheduler.state import AskReport, Effect, Fail, Reassign, Refresh, SchedulerState
+from services.scheduler.state import SchedulerState
 from shared.channels import presence
 from shared.channels.calls import Pool
 from shared.channels.request_pool import Attached, attach, end, reassign

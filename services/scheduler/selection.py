@@ -7,11 +7,13 @@ replayed through it gives the same decisions.
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from heapq import merge
+from operator import attrgetter
 from typing import Protocol
 
 from services.scheduler.sequence import Sequence
 
-REASON_BATCH, REASON_SLOTS = "max_batch_size", "kv_slots"
+REASON_BATCH, REASON_SLOTS, REASON_REQUEST_LEVEL = "max_batch_size", "kv_slots", "request_level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +31,60 @@ Select = Callable[..., Selection]
 
 
 def select(
-    candidates: Iterable[Sequence], *, max_batch_size: int, n_slots: int, n_reserved: int
+    running: Seq[Sequence],
+    waiting: Iterable[Sequence],
+    *,
+    max_batch_size: int,
+    n_slots: int,
+    n_reserved: int,
 ) -> Selection:
     """Algorithm 1, Select (ORCA, section 4.2).
 
     Args:
-        candidates: sequences not in flight, by arrival.
+        running: sequences of this engine that are not in flight, by arrival; their slots are reserved.
+        waiting: sequences placed on this engine that hold nothing yet, by arrival.
         max_batch_size: ORCA's max_bs.
         n_slots: K/V slots of the engine.
-        n_reserved: slots promised so far; a sequence in decode already has its own.
+        n_reserved: slots promised so far.
     """
     members: list[Sequence] = []
-    for sequence in candidates:
+    n_running, stopped_by = 0, ""
+    for sequence in merge(running, waiting, key=attrgetter("order")):
         if len(members) == max_batch_size:
             return Selection(tuple(members), n_reserved, REASON_BATCH)
-        if not sequence.engine:
-            needed = n_reserved + sequence.reserved_slots
-            if needed > n_slots:
-                # Stop, never skip: a smaller, later one must not overtake.
-                return Selection(tuple(members), n_reserved, REASON_SLOTS)
-            n_reserved = needed
+        if sequence.engine:
+            n_running += 1
+        elif n_reserved + sequence.reserved_slots > n_slots:
+            # Stop, never skip: a smaller, later one must not overtake.
+            stopped_by = REASON_SLOTS
+            break
+        else:
+            n_reserved += sequence.reserved_slots
         members.append(sequence)
-    return Selection(tuple(members), n_reserved)
+    # After a failover an older sequence may wait behind younger ones that hold their slots. Those
+    # go on: nobody else could ever give it room.
+    members += running[n_running : n_running + max_batch_size - len(members)]
+    return Selection(tuple(members), n_reserved, stopped_by)
 
 
 def select_request_level(
-    candidates: Iterable[Sequence], *, max_batch_size: int, n_slots: int, n_reserved: int
+    running: Seq[Sequence],
+    waiting: Iterable[Sequence],
+    *,
+    max_batch_size: int,
+    n_slots: int,
+    n_reserved: int,
 ) -> Selection:
     """The baseline: a new batch only when the engine has nothing left of the last one.
 
     The engine then runs the batch to its end in one call, and all members are answered together.
+    Arguments as `select`.
     """
+    if running:
+        return Selection(tuple(running[:max_batch_size]), n_reserved, REASON_REQUEST_LEVEL)
     if n_reserved:
-        return Selection((), n_reserved, "request_level")
-    return select(candidates, max_batch_size=max_batch_size, n_slots=n_slots, n_reserved=n_reserved)
+        return Selection((), n_reserved, REASON_REQUEST_LEVEL)
+    return select((), waiting, max_batch_size=max_batch_size, n_slots=n_slots, n_reserved=0)
 
 
 class Load(Protocol):

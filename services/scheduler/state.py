@@ -7,9 +7,8 @@ a decision that was dispatched. Every event may come twice, late or for somethin
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
-from heapq import merge
 
+from services.scheduler.effects import AskReport, Decision, Effect, Fail, Reassign, Refresh
 from services.scheduler.selection import Select, place, select
 from services.scheduler.sequence import Order, Sequence
 from services.scheduler.slots import EngineLedger
@@ -36,57 +35,6 @@ from shared.protocol.wire import decode
 RECORDED_WAITING = 32
 LOOK_AHEAD = 64
 """Waiting sequences looked at for one engine past those placed elsewhere."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskReport:
-    """Ask an engine what it holds."""
-
-    engine: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refresh:
-    """Read a sequence's record: what is known of it may be wrong."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reassign:
-    """Let a sequence wait again, away from an engine."""
-
-    id: str
-    engine: str
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """End a sequence that cannot or may no longer run."""
-
-    request: GenerationRequest
-    code: ErrorCode
-    message: str
-    only_if: State | None = None
-
-
-Effect = AskReport | Refresh | Reassign | Fail
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One iteration for one engine."""
-
-    engine: str
-    iteration: int
-    members: tuple[Sequence, ...]
-    releases: tuple[str, ...]
-    n_reserved: int
-    batches_in_flight: int
-    waiting: tuple[Waiting, ...]
-    waiting_total: int
-    trim_before: int
 
 
 class SchedulerState:
@@ -201,10 +149,13 @@ class SchedulerState:
         return self._hand_over(ledger)
 
     def _hand_over(self, ledger: EngineLedger) -> list[Effect]:
-        """Move a draining engine's idle sequences, if there is another engine; else they end there."""
-        if not self._loads():
-            return []
-        return [Reassign(s.id, s.engine, s.attempt) for s in ledger.held() if not s.in_flight]
+        """Move a draining engine's idle sequences that fit elsewhere; the others end there."""
+        room = max((load.n_slots for load in self._loads()), default=0)
+        return [
+            Reassign(s.id, s.engine, s.attempt)
+            for s in ledger.held()
+            if not s.in_flight and s.reserved_slots <= room
+        ]
 
     def _left(self, engine_id: str) -> list[Effect]:
         ledger = self.engines.pop(engine_id, None)
@@ -244,7 +195,8 @@ class SchedulerState:
             elif self._queue_timeout and waited >= self._queue_timeout and self._never_ran(sequence):
                 message = f"the request waited longer than {self._queue_timeout:g} s; try again later"
                 effects.append(Fail(sequence.request, ErrorCode.QUEUE_TIMEOUT, message, State.WAITING))
-        return effects
+        # Also those that came back from an engine larger than any that is left.
+        return effects + self._never_fits(s for _, s in self._waiting)
 
     @staticmethod
     def _never_ran(sequence: Sequence) -> bool:
@@ -313,7 +265,8 @@ class SchedulerState:
         if not ledger.ready or ledger.n_scheduled >= ledger.n_workers:
             return None
         selection = self._select(
-            self._candidates(ledger),
+            [s for s in ledger.held() if not s.in_flight],
+            self._placed(ledger),
             max_batch_size=min(self.max_batch_size, ledger.status.max_batch_size),
             n_slots=ledger.n_slots,
             n_reserved=ledger.n_reserved,
@@ -348,27 +301,23 @@ class SchedulerState:
     def _loads(self) -> list[EngineLedger]:
         return [e for e in self.engines.values() if e.ready and not e.status.draining]
 
-    def _candidates(self, ledger: EngineLedger) -> Iterator[Sequence]:
-        """An engine's own idle sequences and those that are placed on it, in order."""
-        own = ((s.order, s) for s in ledger.held() if not s.in_flight)
-        return (sequence for _, sequence in merge(own, self._placed(ledger), key=lambda item: item[0]))
-
-    def _placed(self, ledger: EngineLedger) -> Iterator[tuple[Order, Sequence]]:
+    def _placed(self, ledger: EngineLedger) -> Iterator[Sequence]:
+        """The waiting sequences that are placed on an engine, in order."""
         loads = self._loads()
         if ledger not in loads:
             return
         if len(loads) == 1:
-            yield from (item for item in self._waiting if item[1].reserved_slots <= ledger.n_slots)
+            yield from (s for _, s in self._waiting if s.reserved_slots <= ledger.n_slots)
             return
         tentative = [_Tentative(load) for load in loads]
         by_id = {load.engine_id: load for load in tentative}
         skipped = 0
-        for item in self._waiting:
-            chosen = place(item[1].reserved_slots, tentative)
+        for _, sequence in self._waiting:
+            chosen = place(sequence.reserved_slots, tentative)
             if chosen is not None:
-                by_id[chosen].take(item[1].reserved_slots)
+                by_id[chosen].take(sequence.reserved_slots)
             if chosen == ledger.engine_id:
-                yield item
+                yield sequence
             elif (skipped := skipped + 1) > LOOK_AHEAD:
                 return
 
