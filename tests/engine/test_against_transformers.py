@@ -1,0 +1,85 @@
+"""Greedy tokens and logits are those of `transformers`' own `generate`, whoever else runs."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from services.engine.model.demo import ensure_demo_model
+from services.engine.model.load import LoadedModel, load_model
+from tests.support.engine_driver import Driver, Job, sampling
+
+N_PROMPTS, IN_FLIGHT = 32, 16
+NEAR_TIE = 1e-3
+TOLERANCE = 1e-4
+
+
+def mixed_jobs(driver: Driver, rng: random.Random, *, most_new: int) -> dict[str, int]:
+    """32 prompts of 1 to 300 tokens; returns each one's arrival, in iterations."""
+    lengths = [1, 2, 300, *(rng.randint(1, 300) for _ in range(N_PROMPTS - 3))]
+    arrivals = {}
+    for i, length in enumerate(lengths):
+        prompt = [rng.randrange(3, driver.model.vocab_size) for _ in range(length)]
+        driver.add(f"r{i}", prompt, sampling(rng.randint(1, most_new)))
+        arrivals[f"r{i}"] = rng.randint(0, 12)
+    return arrivals
+
+
+def run_as_they_arrive(driver: Driver, arrivals: dict[str, int]) -> int:
+    """First come, first served, 16 in flight; returns the largest batch."""
+    order, tick, largest = sorted(arrivals, key=lambda name: arrivals[name]), 0, 0
+    while any(job.running for job in driver.jobs.values()):
+        here = [name for name in order if arrivals[name] <= tick and driver.jobs[name].running]
+        if here:
+            largest = max(largest, len(driver.step(here[:IN_FLIGHT]).outputs))
+        tick += 1
+    return largest
+
+
+def count_near_ties(job: Job, reference: Any) -> int:
+    """Compare one job with `generate`, up to the first near-tie that went the other way.
+
+    Returns 1 if there was one, 0 if all tokens are equal.
+    """
+    made = reference.generate(
+        torch.tensor([job.prompt]),
+        max_new_tokens=job.params.max_new_tokens,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    expected = made.sequences[0, len(job.prompt) :].tolist()
+    for ours, theirs, got, logits in zip(job.output, expected, job.logits, made.logits, strict=True):
+        assert (got - logits[0]).abs().max() < TOLERANCE
+        if ours != theirs:
+            best = logits[0].topk(2).values
+            assert best[0] - best[1] < NEAR_TIE, "a token differs that was no near-tie"
+            return 1
+    return 0
+
+
+def compare(model: LoadedModel, directory: Path, *, most_new: int, seed: int) -> int:
+    driver = Driver(model)
+    arrivals = mixed_jobs(driver, random.Random(seed), most_new=most_new)
+    assert run_as_they_arrive(driver, arrivals) == IN_FLIGHT
+    reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    return sum(count_near_ties(job, reference) for job in driver.jobs.values())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_small_random_model_gives_generates_tokens(family: str, request: pytest.FixtureRequest) -> None:
+    model, directory = request.getfixturevalue(family), request.getfixturevalue(f"{family}_dir")
+    assert compare(model, directory, most_new=40, seed=1) <= 1
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demo_model_gives_generates_tokens() -> None:
+    directory = ensure_demo_model()
+    assert compare(load_model(directory), directory, most_new=12, seed=2) <= 1
