@@ -83,8 +83,8 @@ class Scheduler:
                     if self._restarted():
                         LOG.warning("Redis was restarted: rebuilding under a new fence")
                         break
-        except NotLeader:
-            LOG.warning("fenced out: another scheduler leads")
+        except NotLeader as error:
+            LOG.warning("leading no longer: %s", error)
         finally:
             self._metrics.leader.set(0)
             self._leadership.stop(resign=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 from services.scheduler.effects import Decision
 from services.scheduler.sequence import Sequence
-from shared.channels.calls import Pool
+from shared.channels.calls import TROUBLE, Pool
+from shared.channels.lease import LEASE_SECONDS
 from shared.channels.request_pool import dispatch
-from shared.errors import DecodeError
+from shared.errors import DecodeError, NotLeader
 from shared.keys import Keys
 from shared.protocol.batch import BatchDescriptor, ContinuingEntry, Entry, FirstEntry
 from shared.protocol.token import TokenEntry
@@ -31,7 +32,7 @@ class Dispatcher:
         """Dispatch one iteration; returns the members that may not run (then nothing was sent).
 
         Raises:
-            NotLeader: another scheduler leads.
+            NotLeader: another scheduler leads, or it cannot be known whether this was sent.
             LookupError: the engine is gone.
         """
         tokens = self._load_tokens([s for s in decision.members if not s.has_kv])
@@ -50,15 +51,18 @@ class Dispatcher:
             heard=heard,
             until_done=self._until_done,
         )
-        return self._pool.run(
-            dispatch(
-                self._keys,
-                fence=self._fence,
-                engine_id=decision.engine,
-                descriptor=descriptor,
-                trim_before=decision.trim_before,
-            )
+        call = dispatch(
+            self._keys,
+            fence=self._fence,
+            engine_id=decision.engine,
+            descriptor=descriptor,
+            trim_before=decision.trim_before,
         )
+        try:
+            return self._pool.run(call, patience=LEASE_SECONDS)
+        except TROUBLE as error:
+            # Sent or not? Another batch under the same number would be taken for this one.
+            raise NotLeader(f"no answer to a dispatch for a whole lease: {error}") from error
 
     @staticmethod
     def _entry(sequence: Sequence, tokens: tuple[int, ...] | None) -> Entry:

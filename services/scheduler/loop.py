@@ -6,9 +6,11 @@ idle stack costs nothing; the decisions themselves are in `state.py` and `select
 
 import logging
 import time
+from collections import deque
 from typing import Any
 
 from services.scheduler.dispatch import Dispatcher
+from services.scheduler.effects import Effect
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.recovery import Recovery
 from services.scheduler.state import SchedulerState
@@ -41,6 +43,9 @@ class IterationLoop:
         self._metrics = metrics
         self._recovery = Recovery(pool, keys, state)
         self._heard = "0-0"
+        self._events: deque[InboxEvent] = deque()
+        self._effects: deque[Effect] = deque()
+        """Heard and demanded, not yet done: kept when Redis fails half-way, for it is read once."""
         self._next_tick = 0.0
         self._answering_since = time.monotonic()
 
@@ -57,8 +62,8 @@ class IterationLoop:
 
     def run_iteration(self) -> None:
         """Hear what has happened, then let every engine with room run its next iteration."""
-        for event in self._hear():
-            self._take_in(event)
+        self._hear()
+        self._take_in()
         for engine_id in list(self._state.engines):
             while self._select_and_dispatch(engine_id):
                 pass
@@ -67,23 +72,29 @@ class IterationLoop:
         """Redis did not answer: from now on silence of an engine means nothing for a lease."""
         self._answering_since = time.monotonic()
 
-    def _hear(self) -> list[InboxEvent]:
-        wait = min(TICK_SECONDS, max(0.0, self._next_tick - time.monotonic()))
+    def _hear(self) -> None:
+        wait = 0.0 if self._events or self._effects else max(0.0, self._next_tick - time.monotonic())
         self._heard, events = inbox.read(self._pool.client, self._keys, after=self._heard, block=wait)
+        self._events += events
         if time.monotonic() >= self._next_tick:
-            self._next_tick = time.monotonic() + TICK_SECONDS
-            events.append(Tick(now=self._redis_time()))
-            events += self._lost_engines()
+            self._events.append(Tick(now=self._redis_time()))
+            self._events += self._lost_engines()
             self._pool.run(inbox.trim(self._keys, fence=self._state.fence, before=self._heard))
-        return events
+            self._next_tick = time.monotonic() + TICK_SECONDS
 
-    def _take_in(self, event: InboxEvent) -> None:
-        try:
-            effects = self._state.hear(event)
-        except DecodeError as error:
-            inbox.bury(self._pool.client, self._keys, channel="inbox", error=error)
-            return
-        self._recovery.carry_out(effects)
+    def _take_in(self) -> None:
+        """Hear each event and do what it demands, before the next one."""
+        while self._effects or self._events:
+            try:
+                if self._effects:
+                    self._recovery.carry_out(self._effects[0])
+                    self._effects.popleft()
+                else:
+                    self._effects += self._state.hear(self._events.popleft())
+            except DecodeError as error:
+                inbox.bury(self._pool.client, self._keys, channel="inbox", error=error)
+                if self._effects:
+                    self._effects.popleft()
 
     def _select_and_dispatch(self, engine_id: str) -> bool:
         """One decision for one engine; False when it has nothing to do or no room."""
@@ -112,7 +123,7 @@ class IterationLoop:
         present = {status.id: status for status in self._recovery.present_engines()}
         for status in present.values():
             if status.id not in self._state.engines:
-                self._recovery.carry_out(self._state.join(status))
+                self._effects += self._state.join(status)
         return [EngineLeft(engine=e) for e in list(self._state.engines) if e not in present]
 
     def _redis_time(self) -> float:

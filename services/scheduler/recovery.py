@@ -5,7 +5,6 @@ reassign serves a lost engine, a draining one and a new leader that cannot adopt
 """
 
 import logging
-from collections.abc import Iterable
 from typing import Any
 
 from services.scheduler.effects import AskReport, Effect, Fail, Reassign, Refresh
@@ -31,22 +30,22 @@ class Recovery:
         self._keys = keys
         self._state = state
 
-    def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Do what an event demands.
+    def carry_out(self, effect: Effect) -> None:
+        """Do what an event demands; safe to repeat.
 
         Raises:
             NotLeader: another scheduler leads.
+            DecodeError: a record cannot be read.
         """
-        for effect in effects:
-            match effect:
-                case AskReport():
-                    self._ask(effect.engine)
-                case Refresh():
-                    self.refresh(effect.id)
-                case Reassign():
-                    self._reassign(effect)
-                case Fail():
-                    self._fail(effect)
+        match effect:
+            case AskReport():
+                self._ask(effect.engine)
+            case Refresh():
+                self.refresh(effect.id)
+            case Reassign():
+                self._reassign(effect)
+            case Fail():
+                self._fail(effect)
 
     def rebuild(self) -> None:
         """Read every open sequence and every present engine into an empty state."""
@@ -54,7 +53,8 @@ class Recovery:
         for raw in ids:
             self._load(raw.decode())
         for status in self.present_engines():
-            self.carry_out(self._state.join(status))
+            for effect in self._state.join(status):
+                self.carry_out(effect)
         for sequence in list(self._state.sequences.values()):
             if sequence.engine and sequence.engine not in self._state.engines:
                 self._reassign(Reassign(sequence.id, sequence.engine, sequence.attempt))
@@ -150,6 +150,7 @@ class Recovery:
     def _load(self, sequence_id: str) -> None:
         try:
             found = self._read(sequence_id)
+            last_token = _last_token(found) if found else 0
         except DecodeError as error:
             LOG.error("unreadable record: %s", error, extra={"request_id": sequence_id})
             return
@@ -163,7 +164,7 @@ class Recovery:
             since=record.times.get("submitted", self._state.now),
             attempt=record.attempt,
             n_output=len(found.entries),
-            last_token=_last_token(found),
+            last_token=last_token,
         )
         if record.state is State.RUNNING:
             self._state.add_running(sequence, record.engine)
