@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.containers import compose, missing_plugin
 
-OVERLAYS = ("gpu", "local-model")
+OVERLAYS = ("api-keys", "gpu", "local-model")
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_every_overlay_fits_the_compose_file(overlay: str) -> None:
         f"deploy/compose/{overlay}.yml",
         "config",
         "-q",
-        env={"MODEL_DIR": "/model"},
+        env={"MODEL_DIR": "/model", "API_KEY_FILE": "/keys"},
     )
     assert (done.returncode, done.stderr) == (0, "")
 
