@@ -68,3 +68,16 @@ def test_several_gateways_serve_the_same_stack_and_ctrl_c_ends_them_all(
         assert not alive
         assert "killed" not in stack.errors
         assert not (stack.state_dir / "processes.json").exists()
+
+
+def test_a_second_signal_kills_what_still_drains(tiny_model: Path, tmp_path: Path) -> None:
+    """Given a stream that would use its whole grace, a second Ctrl-C ends everything at once."""
+    with Stack(tmp_path, tiny_model, "--test-faults", "--kv-slots", "1024", "--grace", "100") as stack:
+        body = {"model": "tiny", "prompt": "hello", "max_tokens": 8, "ignore_eos": True, "stream": True}
+        headers = {"X-Orca-Fault": "decode:2=sleep:100"}
+        with stack.client.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
+            assert next(answer.iter_lines())
+            os.kill(stack.process.pid, signal.SIGINT)
+            stack.wait_until("draining", lambda: "stopping" in stack.errors)
+            assert stack.stop(signal.SIGINT) == 1, stack.report()
+        assert "gateway 0 is killed: asked twice" in stack.errors
