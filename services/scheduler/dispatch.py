@@ -19,6 +19,14 @@ from shared.protocol.token import TokenEntry
 from shared.protocol.wire import decode
 
 
+class PromptLost(Exception):
+    """A sequence's prompt or log is missing or unreadable; no engine can ever run it."""
+
+    def __init__(self, sequence: Sequence) -> None:
+        super().__init__(sequence.id)
+        self.sequence = sequence
+
+
 class Dispatcher:
     """Sends decisions to engines."""
 
@@ -34,6 +42,7 @@ class Dispatcher:
         Raises:
             NotLeader: another scheduler leads, or it cannot be known whether this was sent.
             LookupError: the engine is gone.
+            PromptLost: a member can never run.
         """
         tokens = self._load_tokens([s for s in decision.members if not s.has_kv])
         lost = tuple(s.id for s in decision.members if not s.has_kv and tokens[s.id] is None)
@@ -103,10 +112,13 @@ class Dispatcher:
 
 
 def _joined(sequence: Sequence, prompt: bytes | None, log: list[bytes]) -> tuple[int, ...] | None:
-    """Prompt and committed tokens, or None where they are not what the record says."""
-    if prompt is None or len(log) != sequence.n_output:
+    """Prompt and committed tokens, or None where the log is not as long as was thought."""
+    if len(log) != sequence.n_output:
         return None
     try:
-        return (*json.loads(prompt), *(decode(TokenEntry, entry).token for entry in log))
-    except (ValueError, DecodeError):
-        return None
+        tokens = (*json.loads(prompt or b""), *(decode(TokenEntry, entry).token for entry in log))
+    except (ValueError, TypeError, DecodeError):
+        raise PromptLost(sequence) from None
+    if len(tokens) != sequence.request.n_prompt + sequence.n_output:
+        raise PromptLost(sequence)
+    return tokens

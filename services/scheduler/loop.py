@@ -9,14 +9,14 @@ import time
 from collections import deque
 from typing import Any
 
-from services.scheduler.dispatch import Dispatcher
-from services.scheduler.effects import Effect
+from services.scheduler.dispatch import Dispatcher, PromptLost
+from services.scheduler.effects import Effect, Fail
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.recovery import Recovery
 from services.scheduler.state import SchedulerState
 from shared.channels import inbox, presence
 from shared.channels.calls import Pool
-from shared.errors import DecodeError
+from shared.errors import DecodeError, ErrorCode
 from shared.keys import Keys
 from shared.protocol.inbox import EngineLeft, InboxEvent, Tick
 
@@ -109,6 +109,10 @@ class IterationLoop:
         except LookupError:
             self._recovery.lose(engine_id)
             return False
+        except PromptLost as lost:
+            message = "the prompt of this request is lost or unreadable; send the request again"
+            self._recovery.carry_out(Fail(lost.sequence.request, ErrorCode.INTERNAL_ERROR, message))
+            return True
         for sequence_id in refused:
             self._recovery.refresh(sequence_id)
         if not refused:

@@ -93,7 +93,7 @@ def test_with_losses_and_cancels_every_sequence_still_ends(
             bench.hear(Ended(id=name))
         if alive > 1 and chance() < 0.05:
             alive -= 1
-            lost = sorted(bench.state.engines)[0]
+            lost = min(bench.state.engines)
             bench.in_flight[lost] = []
             bench.hear(EngineLeft(engine=lost))
         busy = sorted(e for e, batches in bench.in_flight.items() if batches)
