@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from services.gateway.iteration_metrics import IterationMetrics
 from shared.observability.metrics import DURATION_BUCKETS
 from shared.protocol.result import EngineStatus
 
@@ -34,6 +35,7 @@ class GatewayMetrics:
         self.inter_token = self._histogram("inter_token", "between two tokens of a choice")
         self.duration = self._histogram("request_duration", "from accepting a request to its end")
         self.queue = self._histogram("request_queue", "from accepting a request to its first iteration")
+        self.iterations = IterationMetrics(self.registry)
 
     def _histogram(self, name: str, what: str) -> Histogram:
         return Histogram(

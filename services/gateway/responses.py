@@ -119,9 +119,9 @@ async def _until_left(
         if work.done():
             _raise_unless_gone(work)
     finally:
-        await cancel_all((work, left))
         if cancels:
             hub.leave(stream)
+        await cancel_all((work, left))
 
 
 def _raise_unless_gone(work: "asyncio.Task[None]") -> None:

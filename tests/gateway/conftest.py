@@ -89,6 +89,7 @@ async def make_stack(
             eos = gateway.model.vocabulary.size - len(("</s>", "<end>", "<say>"))
             fake = FakeBackend(client, keys, script or bytes_script("hello"), eos=eos, n_slots=n_slots)
             if backend:
+                await fake.start()
                 task = asyncio.create_task(fake.run())
                 life.push_async_callback(_stop, task)
             await life.enter_async_context(running(gateway))

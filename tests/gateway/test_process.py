@@ -67,6 +67,7 @@ async def started(*options: str) -> AsyncIterator[Process]:
 async def backend(redis_url: str, redis_client: "redis.Redis", keys: Keys) -> AsyncIterator[FakeBackend]:
     async with redis.asyncio.Redis.from_url(redis_url) as client:
         fake = FakeBackend(client, keys, bytes_script("x" * 200), eos=EOS)
+        await fake.start()
         task = asyncio.create_task(fake.run())
         yield fake
         await cancel_all([task])

@@ -75,8 +75,7 @@ class FakeBackend:
         await self._pool.run(join_engine(self._keys, self._status, lease=LEASE))
 
     async def run(self) -> None:
-        """Hear, run one iteration, and again."""
-        await self.start()
+        """Hear, run one iteration, and again, once started."""
         while True:
             await self.hear()
             busy = self.go.is_set() and await self.iterate()

@@ -31,6 +31,8 @@ async def metrics(request: Request) -> Response:
     gateway = gateway_of(request)
     try:
         view = await gateway.presence.look()
+        names = sorted({engine.name for engine in view.engines})
+        await gateway.metrics.iterations.catch_up(gateway.client, gateway.keys, names)
     except (RedisError, OSError, TimeoutError):
         raise RequestError(ErrorCode.NOT_READY, "Redis does not answer: no metrics") from None
     return Response(gateway.metrics.page(view), media_type=CONTENT_TYPE_LATEST)
