@@ -133,4 +133,4 @@ def connect_async(url: str, *, timeout: float = 10.0, max_connections: int = 64)
         timeout=timeout,
         retry=None,
     )
-    return redis.asyncio.Redis(connection_pool=pool)
+    return redis.asyncio.Redis.from_pool(pool)
