@@ -6,7 +6,7 @@ Each check names the field and the first bad value, and bounds the work before d
 from collections.abc import Sequence
 from typing import Any
 
-from services.gateway.errors import invalid
+from services.gateway.errors import invalid, too_long
 from services.gateway.openai_schema import MAX_BIASES, MAX_CHOICES, MAX_STOP_CHARACTERS, MAX_STOPS
 from shared.errors import RequestError
 
@@ -77,16 +77,19 @@ def token_ids(value: Any, param: str, vocab_size: int, most: int | None = None) 
     return tuple(value)
 
 
-def messages(value: Any) -> list[dict[str, str]]:
+def messages(value: Any, context: int) -> list[dict[str, str]]:
     """A conversation, with the text parts of each message joined by line breaks.
 
     Raises:
-        RequestError: anything but a list of messages with a role and text.
+        RequestError: anything but a list of messages with a role and text, or more of them than
+            the context has tokens.
     """
     if not isinstance(value, list):
         raise invalid("messages", f"messages must be a list, not {shown(value)}")
     if not value:
         raise invalid("messages", "messages is empty: send at least one message")
+    if len(value) > context:
+        raise too_long(context, len(value), "messages", at_least=True)
     return [_message(message, at) for at, message in enumerate(value)]
 
 

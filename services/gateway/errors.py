@@ -81,6 +81,17 @@ def invalid(param: str | None, message: str) -> RequestError:
     return RequestError(ErrorCode.INVALID_VALUE, message, param)
 
 
+def too_long(context: int, n_prompt: int, param: str, *, at_least: bool = False) -> RequestError:
+    """The refusal of a prompt that leaves no room for an answer."""
+    count = f"at least {n_prompt}" if at_least else str(n_prompt)
+    return RequestError(
+        ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+        f"this model's context is {context} tokens and the prompt has {count}: "
+        "shorten it so that room is left for an answer",
+        param,
+    )
+
+
 def known_code(code: str) -> ErrorCode:
     """A record's code; one that this version does not know counts as an internal error."""
     try:

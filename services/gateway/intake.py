@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from services.gateway.body import parse
 from services.gateway.checks import logit_bias, messages, prompts, stops, token_ids
-from services.gateway.errors import invalid
+from services.gateway.errors import invalid, too_long
 from services.gateway.openai_schema import (
     MAX_CHOICES,
     MAX_STOP_TOKEN_IDS,
@@ -19,7 +19,7 @@ from services.gateway.openai_schema import (
     CompletionBody,
     GenerationBody,
 )
-from services.gateway.tokenization import ModelText, too_long
+from services.gateway.tokenization import ModelText
 from shared.errors import ErrorCode, RequestError
 from shared.protocol.request import GenerationRequest, Rendering, SamplingParams
 
@@ -114,9 +114,7 @@ class Intake:
 
     async def _prompts(self, fields: GenerationBody, context: int) -> tuple[tuple[int, ...], ...]:
         if isinstance(fields, ChatBody):
-            conversation = messages(fields.messages)
-            if len(conversation) > context:
-                raise too_long(context, len(conversation), "messages", at_least=True)
+            conversation = messages(fields.messages, context)
             ids = await self.model.encode_chat(conversation, context=context)
             return (self._not_empty(ids, "messages"),)
         assert isinstance(fields, CompletionBody)

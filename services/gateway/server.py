@@ -7,6 +7,7 @@ error event; only then does the HTTP server stop. A second signal ends the proce
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -68,6 +69,9 @@ async def serve(settings: GatewaySettings) -> int:
         url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         gateway = build_gateway(settings, url=url)
         _say_who_may_come(gateway)
+        # What start-up made is never garbage: looking through it would stop the streams.
+        gc.collect()
+        gc.freeze()
         LOG.info("listening on %s", url, extra={"gateway_id": gateway.presence.status.id})
         return await _serve(gateway, listener)
     finally:

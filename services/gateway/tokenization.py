@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from tokenizers import Tokenizer
 
 from services.gateway.chat_template import ChatTemplate, load_chat_template, special_token
-from services.gateway.errors import invalid
+from services.gateway.errors import invalid, too_long
 from services.gateway.vocabulary import TextDecoder, Vocabulary
-from shared.errors import ErrorCode, RequestError, SettingsError
+from shared.errors import SettingsError
 
 T = TypeVar("T")
 THREADS = 2
@@ -132,17 +132,6 @@ class ModelText:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def too_long(context: int, n_prompt: int, param: str, *, at_least: bool = False) -> RequestError:
-    """The refusal of a prompt that leaves no room for an answer."""
-    count = f"at least {n_prompt}" if at_least else str(n_prompt)
-    return RequestError(
-        ErrorCode.CONTEXT_LENGTH_EXCEEDED,
-        f"this model's context is {context} tokens and the prompt has {count}: "
-        "shorten it so that room is left for an answer",
-        param,
-    )
 
 
 def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:

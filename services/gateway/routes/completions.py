@@ -30,7 +30,7 @@ async def tokenize(request: Request) -> Response:
     if fields.prompt is not None:
         (ids,) = await gateway.model.encode([fields.prompt], param="prompt", context=context)
     else:
-        ids = await gateway.model.encode_chat(messages(fields.messages), context=context)
+        ids = await gateway.model.encode_chat(messages(fields.messages, context), context=context)
     return JSONResponse({"tokens": list(ids), "count": len(ids), "max_model_len": context})
 
 
