@@ -65,6 +65,7 @@ local function leave_group(k, record, outcome)
   if redis.call('HINCRBY', k.groups, group, -1) <= 0 then
     local worst = redis.call('HGET', k.groups, group .. '!') or 'completed'
     redis.call('HDEL', k.groups, group, group .. '!')
+    redis.call('EXPIRE', k.order, record.ttl)
     redis.call('HINCRBY', k.totals, 'requests:' .. worst, 1)
   end
 end
@@ -81,7 +82,6 @@ local function finish(k, id, record, outcome, reason, code, message, n_tokens)
   leave_group(k, record, outcome)
   redis.call('EXPIRE', k.request, record.ttl)
   redis.call('EXPIRE', k.log, record.ttl)
-  redis.call('EXPIRE', k.order, record.ttl)
   tell(record.listeners, {kind = 'state', id = id, state = outcome, attempt = record.attempt,
     n_tokens = n_tokens, finish_reason = reason, code = code, message = message})
 end

@@ -49,7 +49,11 @@ redis.call('SET', KEYS[1], string.format('%d %s', result.iteration, answer), 'EX
 local list = #outputs > 0 and cjson.encode(outputs) or '[]'
 inbox_add(KEYS[3], string.format('{"version":%d,"kind":"result","engine":%s,"iteration":%d,"outputs":%s}',
   VERSION, cjson.encode(result.engine), result.iteration, list))
-redis.call('HSET', KEYS[5], 'last_iteration:' .. ARGV[3], result.iteration)
+-- An earlier start of this engine may wake and commit late: the count of its name never goes back.
+local last = redis.call('HGET', KEYS[5], 'last_iteration:' .. ARGV[3])
+if not last or tonumber(last) < result.iteration then
+  redis.call('HSET', KEYS[5], 'last_iteration:' .. ARGV[3], result.iteration)
+end
 if #outputs > 0 then
   redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[4], '*', 'm', result.record)
   redis.call('EXPIRE', KEYS[6], 86400)
