@@ -202,7 +202,7 @@ def bury_engine(actor: str, fence: str, engine: str) -> Action:
 def trim_inbox(actor: str, fence: str, view: View, keep: int) -> Action:
     before = view.inbox_ids[-keep] if len(view.inbox_ids) >= keep else "0-0"
     call = inbox.trim(KEYS, fence=fence, before=before)
-    return _step(actor, f"trim the inbox to {keep} under {fence}", call, fence=fence, keep=keep)
+    return _step(actor, f"trim the inbox to {keep} under {fence}", call, fence=fence, before=before)
 
 
 # Engines

@@ -403,9 +403,14 @@ def trim_inbox(step: Step) -> Iterator[str]:
         yield from _refused(step, "NotLeader")
         return
     yield from _says(step, None)
-    if step.after.inbox != step.before.inbox[-step.action.about["keep"] :]:
+    before = step.action.about["before"]
+    if step.after.inbox_ids != [i for i in step.before.inbox_ids if _place(i) >= _place(before)]:
         yield "the inbox was trimmed elsewhere"
     yield from _only(step, "inbox")
+
+
+def _place(entry_id: str) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split("-")))
 
 
 def join_gateway(step: Step) -> Iterator[str]:
@@ -460,6 +465,10 @@ def _repeated(step: Step) -> Iterator[str]:
     succeeded = first in ("()",) or step.action.kind == "commit" or "'accepted'" in str(first)
     if first is None or step.action.kind not in SAME_ANSWER or not succeeded:
         return
+    if step.action.kind == "dispatch":
+        last = step.before.last_iteration(step.action.about["engine"])
+        if last is None or last < step.action.about["descriptor"].iteration:
+            return  # The engine's stream began anew.
     lost = step.answer in ("NotLeader", "LookupError") or step.world.lossy
     gone = step.action.kind == "commit" and step.before.get(f"committed:{step.action.about['engine']}") is None
     again = f"Submission(outcome={step.answer[0]!r}, group={step.answer[1]!r})" if step.action.kind == "submit" else repr(step.answer)

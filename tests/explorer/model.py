@@ -6,7 +6,7 @@ Knows the shape of the pool's keys; knows no laws and runs nothing.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from shared.channels.calls import Call
@@ -55,6 +55,7 @@ def request(sequence_id: str, *, of: int = 1, prompt_index: int = 0, max_new: in
     )
 
 
+@cache
 def entry(sequence_id: str, index: int) -> str:
     """The one right log entry: what every engine computes for this place."""
     number = 100 * (sum(map(ord, sequence_id)) % 97) + index
@@ -63,6 +64,11 @@ def entry(sequence_id: str, index: int) -> str:
 
 def _pairs(flat: Any) -> dict[str, str]:
     return dict(zip(flat[::2], flat[1::2], strict=True)) if flat else {}
+
+
+@cache
+def _read(payload: str) -> Any:
+    return json.loads(payload)
 
 
 class View:
@@ -116,7 +122,7 @@ class View:
 
     @cached_property
     def inbox(self) -> list[dict[str, Any]]:
-        return [json.loads(payload) for payload in self.get("inbox", [])]
+        return [_read(payload) for payload in self.get("inbox", [])]
 
     def total(self, name: str) -> int:
         return int(self.get("totals", {}).get(name, 0))
@@ -155,14 +161,16 @@ class World:
     """How often each kind of action was taken."""
     last: Mapping[str, tuple[Action, str]] = field(default_factory=dict)
     """Actor -> its last call and the answer, for a repeat."""
+    lost: int = 0
+    """How many replies were lost so far."""
     lossy: bool = False
     """The server went back in time: its counters no longer tell the whole story."""
 
     @cached_property
     def fingerprint(self) -> str:
-        sent = [(engine, d.iteration, d.fence, repr(d.entries)) for engine, d in self.sent]
+        sent = [(engine, encode(d)) for engine, d in self.sent]
         last = sorted((actor, action.label) for actor, (action, _) in self.last.items())
-        return repr((sorted(self.fences.items()), sent, sorted(self.done.items()), last, self.lossy))
+        return repr((sorted(self.fences.items()), sent, sorted(self.done.items()), last, self.lost, self.lossy))
 
     def after(self, action: Action, answer: Any) -> "World":
         """What the actors know once this answer has arrived."""
@@ -172,7 +180,8 @@ class World:
         last = {k: v for k, v in self.last.items() if k != action.actor}
         if action.call is not None and action.repeat_of is None:
             last[action.actor] = (action, repr(answer))
-        world = replace(self, done=done, last=last, lossy=self.lossy or action.kind == "lose")
+        lost, lossy = self.lost + (action.repeat_of is not None), self.lossy or action.kind == "lose"
+        world = replace(self, done=done, last=last, lost=lost, lossy=lossy)
         if action.kind == "acquire" and answer:
             world = replace(world, fences={**self.fences, action.actor: answer})
         sent = action.about.get("descriptor")

@@ -1,14 +1,15 @@
 """Breadth-first search over interleavings: the first violation found is a shortest one."""
 
 from collections import deque
-from collections.abc import Callable, Sequence as Seq
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from tests.explorer.actions import lost_replies
 from tests.explorer.answers import rules
 from tests.explorer.invariants import Step, state_laws, step_laws
 from tests.explorer.model import Action, View, World
-from tests.explorer.server import Image, Lab
+from tests.explorer.server import Lab
 
 Choice = Callable[[World, View], list[Action]]
 Setup = Callable[[World, View], Action]
@@ -23,8 +24,8 @@ class Scenario:
     """Steps that always come first, in this order; they are checked too."""
     choices: Choice
     depth: int
-    repeats: bool = True
-    """Whether replies get lost."""
+    lost: int = 1
+    """How many replies are lost in one interleaving, at most."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Outcome:
 class Node:
     """One state, and how it was reached."""
 
-    image: Image
+    image: int
     view: View
     world: World
     trail: tuple[str, ...]
@@ -64,12 +65,13 @@ class Search:
 
     def run(self) -> Outcome:
         """Explore to the scenario's depth, or to the first violation."""
-        node = Node((), View(b"{}"), World(), ())
+        self._lab.forget()
+        node = Node(0, View(b"{}"), World(), ())
         for make in self._scenario.setup:
-            found = self._take(node, make(node.world, node.view))
-            if isinstance(found, Outcome):
-                return found
-            node = self._keep(found)
+            for found in self._take(node, [make(node.world, node.view)], keep=True):
+                if isinstance(found, Outcome):
+                    return found
+                node = found
         return self._widen(node)
 
     def _widen(self, root: Node) -> Outcome:
@@ -77,35 +79,30 @@ class Search:
         longest = len(root.trail) + self._scenario.depth
         while waiting:
             node = waiting.popleft()
-            for action in self._enabled(node):
-                found = self._take(node, action)
+            deeper = len(node.trail) + 1 < longest
+            for found in self._take(node, self._enabled(node), keep=deeper):
                 if isinstance(found, Outcome):
                     return found
                 if (mark := self._mark(found)) in seen:
                     continue
                 seen.add(mark)
-                if len(found.trail) < longest:
-                    waiting.append(self._keep(found))
+                if deeper:
+                    waiting.append(found)
         return Outcome(len(seen), self.steps)
 
     def _enabled(self, node: Node) -> Seq[Action]:
-        lost = lost_replies(node.world) if self._scenario.repeats else []
+        lost = lost_replies(node.world) if node.world.lost < self._scenario.lost else []
         return [*self._scenario.choices(node.world, node.view), *lost]
 
-    def _take(self, node: Node, action: Action) -> Node | Outcome:
-        """One step; its image is missing until `_keep`, which must follow at once if at all."""
-        self.steps += 1
-        answer, view, heard = self._lab.perform(node.image, action)
-        world = node.world.after(action, answer)
-        trail = (*node.trail, f"{action.label} -> {answer}" if action.call else action.label)
-        step = Step(node.view, action, answer, view, heard, world)
-        problems = (*step_laws(step), *rules(step), *state_laws(view, world))
-        if problems:
-            return Outcome(0, self.steps, trail, problems)
-        return Node((), view, world, trail)
-
-    def _keep(self, node: Node) -> Node:
-        return Node(self._lab.image(), node.view, node.world, node.trail)
+    def _take(self, node: Node, actions: Seq[Action], *, keep: bool) -> Iterator[Node | Outcome]:
+        """Every one of these steps, each from this node."""
+        for action, seen in zip(actions, self._lab.perform(node.image, actions, keep=keep), strict=True):
+            self.steps += 1
+            world = node.world.after(action, seen.answer)
+            trail = (*node.trail, f"{action.label} -> {seen.answer}" if action.call else action.label)
+            step = Step(node.view, action, seen.answer, seen.after, seen.heard, world)
+            problems = (*step_laws(step), *rules(step), *state_laws(seen.after, world))
+            yield Outcome(0, self.steps, trail, problems) if problems else Node(seen.image, seen.after, world, trail)
 
     @staticmethod
     def _mark(node: Node) -> int:

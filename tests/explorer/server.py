@@ -6,6 +6,8 @@ Runs the real scripts, or a changed text of one of them. Knows no protocol.
 import subprocess
 import time
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,23 +19,44 @@ from shared.channels.calls import source
 from shared.errors import NotLeader, PresenceLost
 from tests.explorer.model import KEYS, VIEW_SCRIPT, Action, View
 
-IMAGE_SCRIPT = """
-local out = {}
-for _, key in ipairs(redis.call('KEYS', '*')) do
-  table.insert(out, key)
-  table.insert(out, math.max(redis.call('PTTL', key), 0))
-  table.insert(out, redis.call('DUMP', key))
-end
-return out
-"""
 LOAD_SCRIPT = """
+redis.call('SELECT', 1)
+local image = redis.call('HGETALL', ARGV[1])
+redis.call('SELECT', 0)
 redis.call('FLUSHDB')
-for i, key in ipairs(KEYS) do redis.call('RESTORE', key, ARGV[2 * i - 1], ARGV[2 * i]) end
+for i = 1, #image, 2 do
+  local lifetime, content = string.match(image[i + 1], '^(%d+) (.*)$')
+  redis.call('RESTORE', image[i], lifetime, content)
+end
 """
-Image = tuple[Any, ...]
+KEEP_SCRIPT = """
+if ARGV[1] ~= '' then
+  local image = {}
+  for _, key in ipairs(redis.call('KEYS', '*')) do
+    image[#image + 1] = key
+    image[#image + 1] = math.max(redis.call('PTTL', key), 0) .. ' ' .. redis.call('DUMP', key)
+  end
+  redis.call('SELECT', 1)
+  if #image > 0 then redis.call('HSET', ARGV[1], unpack(image)) end
+  redis.call('SELECT', 0)
+end
+"""
 SCRIPTS = tuple(
     sorted(p.stem for p in (Path(__file__).parents[2] / "shared/channels/lua").glob("*.lua") if p.stem != "_lib")
 )
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one step came to."""
+
+    answer: Any
+    """An error's name where the call raises; the server's error itself where the script failed."""
+    after: View
+    heard: list[tuple[str, bytes]]
+    """Messages published: (gateway, payload)."""
+    image: int
+    """The kept state after the step."""
 
 
 class Lab:
@@ -53,9 +76,9 @@ class Lab:
         self._pubsub = self._client.pubsub()
         self._pubsub.psubscribe("*")
         self._pubsub.get_message(timeout=5)
-        self._view, self._image, self._load = map(
-            self._client.script_load, (VIEW_SCRIPT, IMAGE_SCRIPT, LOAD_SCRIPT)
-        )
+        self._view = str(self._client.script_load(KEEP_SCRIPT + VIEW_SCRIPT))
+        self._load = str(self._client.script_load(LOAD_SCRIPT))
+        self._kept = 0
         self._scripts: dict[str, str] = {}
         self.use({})
 
@@ -64,28 +87,33 @@ class Lab:
         for script in SCRIPTS:
             self._scripts[script] = str(self._client.script_load(changed.get(script, source(script))))
 
-    def image(self) -> Image:
-        """The present state, to be put back later."""
-        flat = self._client.evalsha(self._image, 0)
-        return tuple(flat)  # type: ignore[arg-type]
+    def forget(self) -> None:
+        """Drop all kept states."""
+        self._client.flushall()
+        self._kept = 0
 
-    def perform(self, image: Image, action: Action) -> tuple[Any, View, list[tuple[str, bytes]]]:
-        """Put a state back and take one step from it.
+    def perform(self, image: int, actions: Seq[Action], *, keep: bool) -> list[Observation]:
+        """Take each of several steps from one kept state (0 is the empty one).
 
-        Returns the answer (an error's name where the call raises, the server's error itself where
-        the script failed), the state after it, and the messages published: (channel, payload).
+        With `keep` the state after each step is kept on the server, under its observation's number.
         """
-        pipe = self._client.pipeline(transaction=False)
-        names, rest = image[::3], [x for i in range(0, len(image), 3) for x in image[i + 1 : i + 3]]
-        pipe.evalsha(self._load, len(names), *names, *rest)
-        for command in action.commands:
-            pipe.execute_command(*command)
-        if (call := action.call) is not None:
-            pipe.evalsha(self._scripts[call.script], len(call.keys), *call.keys, *call.args)
-        pipe.evalsha(self._view, 0)
-        pipe.publish("done", "")
-        *_, reply, view, _ = pipe.execute(raise_on_error=False)
-        return self._answer(action, reply), View(view), self._heard()
+        pipe, first_kept = self._client.pipeline(transaction=False), self._kept + 1
+        ends = []
+        for action in actions:
+            pipe.evalsha(self._load, 0, image)
+            for command in action.commands:
+                pipe.execute_command(*command)
+            if (call := action.call) is not None:
+                pipe.evalsha(self._scripts[call.script], len(call.keys), *call.keys, *call.args)
+            self._kept += 1
+            pipe.evalsha(self._view, 0, self._kept if keep else "")
+            pipe.publish("done", "")
+            ends.append(len(pipe) - 2)
+        replies = pipe.execute(raise_on_error=False)
+        return [
+            Observation(self._answer(action, replies[end - 1]), View(replies[end]), self._heard(), number)
+            for number, (action, end) in enumerate(zip(actions, ends, strict=True), first_kept)
+        ]
 
     def _answer(self, action: Action, reply: Any) -> Any:
         if action.call is None or isinstance(reply, Exception):
