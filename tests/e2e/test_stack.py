@@ -1,10 +1,14 @@
 """`orca up` as an operator sees it: ready, seen by `orca ps`, serving, and refusing a second one."""
 
 import subprocess
+import time
 
 import httpx
+import psutil
 
 from tests.support.stack import ORCA, Stack, text_of
+
+IDLE_SECONDS = 3.0
 
 
 def test_the_ready_line_is_the_only_word_on_standard_output(stack: Stack) -> None:
@@ -61,3 +65,14 @@ def test_nothing_runs_or_waits_after_the_last_answer(stack: Stack) -> None:
     metrics = stack.client.get("/metrics").text
     assert "orca_requests_running 0" in metrics
     assert "orca_requests_waiting 0" in metrics
+
+
+def test_an_idle_stack_uses_next_to_no_processor(stack: Stack) -> None:
+    processes = [psutil.Process(pid) for pid in (stack.process.pid, *(row["pid"] for row in stack.ps()))]
+
+    def used() -> float:
+        return sum(p.cpu_times().user + p.cpu_times().system for p in processes)
+
+    before = used()
+    time.sleep(IDLE_SECONDS)  # what is measured is that nothing happens meanwhile
+    assert used() - before < 0.1 * IDLE_SECONDS
