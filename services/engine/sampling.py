@@ -123,7 +123,7 @@ def _draw(scores: Row, params: SamplingParams, number: float) -> int:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         weights -= weights.max()
         # A tiny temperature sends the rest to minus infinity; the best stays at 0.
-        weights[weights < 0] /= params.temperature
+        weights /= params.temperature
         np.exp(weights, out=weights)
     candidates = _candidates(weights, params)
     if candidates is not None:

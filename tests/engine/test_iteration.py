@@ -7,6 +7,7 @@ import torch
 
 from services.engine.iteration import Executor
 from services.engine.model.load import LoadedModel
+from services.engine.request_level import execute_until_done
 from shared.protocol.batch import BatchDescriptor, ContinuingEntry
 from shared.protocol.token import TokenEntry
 from shared.protocol.wire import decode
@@ -252,3 +253,18 @@ def test_warm_up_leaves_nothing_behind(driver: Driver) -> None:
     driver.executor.warm_up()
     assert len(driver.model.seen) == 2
     assert driver.executor.held() == ()
+
+
+def test_a_request_level_batch_gives_the_same_tokens_all_at_once(driver: Driver) -> None:
+    fill(driver, d="decode:2=raise")
+    entries = tuple(job.entry() for job in driver.jobs.values())
+    descriptor = BatchDescriptor(iteration=1, fence="", entries=entries, until_done=True)
+
+    executed, n_passes = execute_until_done(driver.executor, descriptor)
+
+    for name in "abce":
+        tokens = [output.token for output in executed.outputs if output.id == name]
+        assert tokens == alone(driver.model, PROMPTS[name], sampling()).output
+    assert [output.code for output in executed.outputs if output.id == "d"] == ["", "", "internal_error"]
+    assert n_passes == 8
+    assert len(executed.groups) == len(executed.outputs)
