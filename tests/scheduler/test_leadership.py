@@ -63,7 +63,7 @@ def test_the_lease_is_renewed_while_the_leader_lives(
     assert first.try_acquire()
     redis_client.pexpire(keys.leader, 1000)
     deadline = time.monotonic() + 10
-    while int(redis_client.pttl(keys.leader)) <= 1000:  # type: ignore[arg-type]
+    while int(redis_client.pttl(keys.leader)) <= 1000:
         assert time.monotonic() < deadline, "never renewed"
         time.sleep(0.001)
     assert first.leads

@@ -21,7 +21,9 @@ prompts = st.integers(1, 8)
 lengths = st.integers(1, 8)
 sizes = st.lists(st.tuples(prompts, lengths, st.integers(0, 8)), min_size=1, max_size=10)
 """Per sequence: prompt, generated tokens, and by how much its reservation exceeds them."""
-seeds = st.randoms(use_true_random=False)
+crowds = st.lists(st.tuples(prompts, lengths, st.integers(0, 8)), min_size=4, max_size=12)
+"""Enough of them that an engine's slots are taken when another engine's come back."""
+seeds = st.integers(0, 2**32).map(Random)
 
 
 def check(bench: Bench) -> None:
@@ -72,7 +74,7 @@ def test_every_sequence_ends_and_an_earlier_one_has_run_at_least_as_often(
 
 
 @bounded
-@given(sizes=sizes, n_engines=st.integers(2, 3), n_workers=st.integers(1, 2), random=seeds)
+@given(sizes=crowds, n_engines=st.integers(2, 3), n_workers=st.integers(1, 2), random=seeds)
 def test_with_losses_and_cancels_every_sequence_still_ends(
     sizes: list[tuple[int, int, int]], n_engines: int, n_workers: int, random: Random
 ) -> None:
@@ -87,11 +89,11 @@ def test_with_losses_and_cancels_every_sequence_still_ends(
         bench.fill()
         check(bench)
         open_names = sorted(name for name in bench.lengths if name not in bench.ended)
-        if open_names and chance() < 0.05:
+        if pending and open_names and chance() < 0.1:
             name = open_names[int(chance() * len(open_names))]
             bench.ended.add(name)
             bench.hear(Ended(id=name))
-        if alive > 1 and chance() < 0.05:
+        if alive > 1 and chance() < 0.1:
             alive -= 1
             lost = min(bench.state.engines)
             bench.in_flight[lost] = []
