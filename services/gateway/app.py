@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from services.gateway.auth import ApiKeys
 from services.gateway.context import Gateway
 from services.gateway.errors import error_response
+from services.gateway.group_log import Follower
 from services.gateway.hub import Hub
 from services.gateway.intake import Intake
 from services.gateway.metrics import GatewayMetrics
@@ -23,7 +24,6 @@ from services.gateway.middleware import RequestFrame
 from services.gateway.presence import Presence
 from services.gateway.routes import chat, completions, iterations, models, ops, requests
 from services.gateway.settings import GatewaySettings
-from services.gateway.stream import Follower
 from services.gateway.tasks import cancel_all
 from services.gateway.tokenization import ModelText
 from shared.channels.calls import AsyncPool, connect_async
@@ -65,7 +65,9 @@ def build_gateway(settings: GatewaySettings, *, url: str = "") -> Gateway:
     keys, client = Keys(settings.served_name), connect_async(settings.redis_url)
     pool, metrics = AsyncPool(client), GatewayMetrics()
     status = GatewayStatus(id=new_id(settings.gateway_id), url=url)
-    follower = Follower(pool, keys, status.id, model.vocabulary, metrics, settings.stall_timeout)
+    follower = Follower(
+        pool, keys, status.id, model.vocabulary, metrics, settings.stall_timeout, settings.record_ttl
+    )
     hub = Hub(follower)
     subscription = EventSubscription(
         client, keys, lambda: status.id, on_event=hub.deliver, on_subscribed=hub.resubscribed
@@ -131,7 +133,7 @@ async def _wait_for_redis(gateway: Gateway) -> None:
     limit = RateLimit()
     while True:
         try:
-            await check_server_async(gateway.client)
+            gateway.hub.shared.server.run_id = await check_server_async(gateway.client)
         except (RedisError, OSError, TimeoutError) as error:
             if limit.ready("redis"):
                 LOG.warning("waiting for Redis: %s", error)

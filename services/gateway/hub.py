@@ -10,7 +10,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from services.gateway.stream import Follower, GroupStream
+from services.gateway.group_log import Follower
+from services.gateway.stream import GroupStream
 from services.gateway.tasks import cancel_all
 from shared.channels import request_pool
 from shared.errors import ErrorCode, RequestError

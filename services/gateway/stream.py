@@ -7,22 +7,18 @@ take pieces at their own pace: a slow one holds nothing up and costs no buffer o
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from redis.exceptions import RedisError
 
 from services.gateway.answer import Answer
+from services.gateway.clock import StreamClock
 from services.gateway.errors import known_code
-from services.gateway.metrics import GatewayMetrics
-from services.gateway.vocabulary import Vocabulary
+from services.gateway.group_log import Follower, GroupLog
 from shared.channels import request_pool
-from shared.channels.calls import AsyncPool
 from shared.channels.request_pool import Attached, Record
 from shared.errors import DecodeError, ErrorCode, RequestError
-from shared.keys import Keys
 from shared.protocol.request import GenerationRequest
 from shared.protocol.token import Event, FinishReason, State, StateEvent, TokenEntry, TokenEvent
 from shared.protocol.wire import decode
@@ -35,18 +31,6 @@ MAX_BACKLOG = 4096
 PREFILL_FACTOR = 10
 """A running sequence without a token yet may be silent this many times longer."""
 END_PATIENCE = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Follower:
-    """What every stream of a gateway shares."""
-
-    pool: AsyncPool
-    keys: Keys
-    gateway_id: str
-    vocabulary: Vocabulary
-    metrics: GatewayMetrics
-    stall_timeout: float
 
 
 class GroupStream:
@@ -73,16 +57,21 @@ class GroupStream:
         self.done = False
         self.readers = 0
         self._numbers = {request.id: request.choice for request in requests}
-        self._seen = [0] * len(requests)
+        self._log = GroupLog(shared, requests, prompts)
         self._states = [State.WAITING] * len(requests)
         self._changed = asyncio.Event()
         self._attention = asyncio.Event()
         self._backlog: deque[Event] | None = None
         self._stale = not listening
         self._stopped: list[int] = []
-        self._clock = _Clock(shared.metrics, age)
+        self._clock = StreamClock(shared.metrics, age)
         if self._stale:
             self._attention.set()
+
+    @property
+    def _seen(self) -> list[int]:
+        """Log entries read, by choice."""
+        return [len(shown) for shown in self._log.shown]
 
     # -- readers
 
@@ -113,6 +102,8 @@ class GroupStream:
             return
         try:
             self._take(event)
+        except RequestError as error:
+            self._fail(error)
         except DecodeError as error:
             LOG.error("unreadable token entry: %s", error, extra={"request_id": self.group})
             self._fail(RequestError(ErrorCode.INTERNAL_ERROR, "a token of this answer could not be read"))
@@ -130,6 +121,8 @@ class GroupStream:
                 self._want_log()
             elif event.index == self._seen[number]:
                 self._token(number, event.entry)
+            else:
+                self._log.check_repeat(number, event)
         else:
             self._state(number, event)
 
@@ -138,7 +131,7 @@ class GroupStream:
         self._attention.set()
 
     def _token(self, number: int, entry: str) -> None:
-        self._seen[number] += 1
+        self._log.shown[number].append(entry)
         self._states[number] = State.RUNNING
         self._clock.token(number)
         if self.answer.feed(number, decode(TokenEntry, entry)):
@@ -297,6 +290,8 @@ class GroupStream:
             LOG.warning("cannot read a log: %s", error, extra={"request_id": self.group})
             self._stale = True
             await asyncio.sleep(0.2)
+        except RequestError as error:
+            self._fail(error)
         except DecodeError as error:
             LOG.error("unreadable record or entry: %s", error, extra={"request_id": self.group})
             self._fail(RequestError(ErrorCode.INTERNAL_ERROR, "this answer's log could not be read"))
@@ -307,26 +302,8 @@ class GroupStream:
                 self.hear(event)
 
     async def _read_pass(self) -> bool:
-        """Read every open choice's record and log once; True when another pass is needed."""
-        found: dict[int, Attached] = {}
-        for request, choice in zip(self.requests, self.answer.choices, strict=True):
-            if choice.finish_reason and len(self.requests) == 1:
-                continue
-            attached = await self._shared.pool.run(
-                request_pool.attach(
-                    self._shared.keys,
-                    sequence_id=request.id,
-                    group=request.group,
-                    gateway_id=self._shared.gateway_id,
-                    index=self._seen[request.choice],
-                )
-            )
-            if attached is None:
-                self._fail(
-                    RequestError(ErrorCode.ENGINE_FAILED, "the request's record is gone from the pool")
-                )
-                return False
-            found[request.choice] = attached
+        """Read every choice's record and log once; True when another pass is needed."""
+        found = await self._log.read()
         return self._replay(found)
 
     def _replay(self, found: dict[int, Attached]) -> bool:
@@ -347,7 +324,7 @@ class GroupStream:
         if len(self.requests) == 1:
             return [0] * len(found[0].entries) if 0 in found else []
         latest = found[self.requests[-1].choice]
-        return list(latest.order[sum(self._seen) :])
+        return list(latest.order[sum(self._seen) + self._log.order_shift :])
 
     def _maybe_ended(self, number: int, record: Record) -> None:
         if record.state != State.WAITING:
@@ -374,56 +351,3 @@ class GroupStream:
             self.done = True
             self._attention.set()
             self._notify()
-
-
-class _Clock:
-    """When things happened, on the monotonic clock, and what the histograms are told of it."""
-
-    def __init__(self, metrics: GatewayMetrics, age: float) -> None:
-        self._metrics = metrics
-        self._fresh = age == 0.0
-        now = time.monotonic()
-        self._accepted = now - age
-        self._news = now
-        self._last_token = now
-        self._tokens: dict[int, float] = {}
-        self._started = False
-        self._ended = False
-
-    @property
-    def age(self) -> float:
-        return time.monotonic() - self._accepted
-
-    @property
-    def silence(self) -> float:
-        return time.monotonic() - self._news
-
-    @property
-    def without_token(self) -> float:
-        return time.monotonic() - self._last_token
-
-    def heard(self) -> None:
-        self._news = time.monotonic()
-
-    looked = heard
-
-    def running(self) -> None:
-        if not self._started:
-            self._started = True
-            self._last_token = time.monotonic()
-            if self._fresh:
-                self._metrics.queue.observe(self.age)
-
-    def token(self, number: int) -> None:
-        now = self._last_token = time.monotonic()
-        if self._fresh:
-            if not self._tokens:
-                self._metrics.first_token.observe(now - self._accepted)
-            if number in self._tokens:
-                self._metrics.inter_token.observe(now - self._tokens[number])
-        self._tokens[number] = now
-
-    def end(self) -> None:
-        if self._fresh and not self._ended:
-            self._ended = True
-            self._metrics.duration.observe(self.age)
