@@ -30,7 +30,7 @@ $(STAMPS)/install: $(STAMPS)/venv pyproject.toml constraints.txt
 	@touch $@
 
 model: setup ## fetch and convert the demo model, once
-	@$(BIN)/python -m services.engine.model --model demo
+	@$(BIN)/python -m services.engine.model --model demo >/dev/null
 
 up: model ## the whole stack on http://127.0.0.1:8000; options in ARGS="--engines 2"
 	@$(BIN)/orca up $(ARGS)

@@ -6,9 +6,11 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from services.command.settings import PASSED_ON, UpSettings
 from services.command.state import Row, StateDir
@@ -100,6 +102,38 @@ def test_a_missing_model_directory_is_a_message_not_a_traceback(tmp_path: Path) 
     assert answer.returncode == 2
     assert "no-such-model" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.fixture
+def evicting(redis_url: str) -> Iterator[None]:
+    """The server may evict keys while the test runs."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        yield
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+@pytest.mark.usefixtures("evicting")
+@pytest.mark.parametrize("command", ["up", "doctor"])
+def test_a_server_that_may_evict_is_refused_with_what_to_set(
+    command: str, redis_url: str, tmp_path: Path
+) -> None:
+    answer = orca(command, "--port", "0", "--redis-url", redis_url, folder=tmp_path)
+    assert answer.returncode == (2 if command == "up" else 1)
+    assert "maxmemory-policy" in answer.stdout + answer.stderr
+    assert "noeviction" in answer.stdout + answer.stderr
+
+
+def test_a_server_that_does_not_answer_is_a_start_fault(tmp_path: Path) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        port = unheard.getsockname()[1]
+        answer = orca(
+            "up", "--port", "0", "--redis-url", f"redis://:secret@127.0.0.1:{port}/0", folder=tmp_path
+        )
+    assert answer.returncode == 2
+    assert "--redis-url" in answer.stderr
+    assert "secret" not in answer.stderr
 
 
 def test_a_state_directory_in_use_is_refused_and_its_holder_named(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 import redis
 from pydantic import Field
 
+from services.command import redis_server
 from services.command.ports import gateway_ports
-from services.command.redis_server import find_server
 from services.command.state import StateDir
-from shared.channels.server_check import check_server_sync
 from shared.errors import SettingsError
 from shared.settings import Settings
 
@@ -54,20 +53,15 @@ def check_packages(_: DoctorSettings) -> Iterator[Finding]:
 
 
 def check_redis(settings: DoctorSettings) -> Iterator[Finding]:
-    if settings.redis_url is None:
-        try:
-            yield Finding("redis", f"embedded server {find_server().name}")
-        except SettingsError as error:
-            yield Finding("redis", str(error), well=False)
-        return
     try:
-        with redis.Redis.from_url(settings.redis_url, socket_timeout=5, socket_connect_timeout=5) as client:
-            check_server_sync(client)
-            yield Finding("redis", "answers, and evicts nothing")
+        if settings.redis_url is None:
+            yield Finding("redis", f"embedded server {redis_server.find_server().name}")
+            return
+        redis_server.check(settings.redis_url)
+        yield Finding("redis", "answers, and evicts nothing")
+        with redis.Redis.from_url(settings.redis_url, socket_timeout=5) as client:
             yield _durability(client)
-    except (redis.RedisError, ValueError) as error:
-        yield Finding("redis", f"no answer ({error}); start it, or correct --redis-url", well=False)
-    except SettingsError as error:
+    except (SettingsError, redis.RedisError) as error:
         yield Finding("redis", str(error), well=False)
 
 

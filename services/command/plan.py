@@ -41,6 +41,8 @@ def plan_of(settings: UpSettings, state: StateDir, signals: Signals) -> Plan | N
     if redis_url is None:
         redis_child = _redis(settings, state)
         redis_url = redis_child.url or ""
+    else:
+        redis_server.check(redis_url)
     folder = resolve_model(settings.model, signals)
     if folder is None:
         return None

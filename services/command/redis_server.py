@@ -9,6 +9,7 @@ from pathlib import Path
 
 import redis
 
+from shared.channels.server_check import check_server_sync
 from shared.errors import SettingsError
 
 HOST = "127.0.0.1"
@@ -75,3 +76,16 @@ def answers(url: str) -> bool:
             return bool(client.ping())
         except redis.RedisError:
             return False
+
+
+def check(url: str) -> None:
+    """See that an operator's own server answers and is fit to be the pool.
+
+    Raises:
+        SettingsError: it is not; the message says what to do and does not repeat the password.
+    """
+    try:
+        with redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5) as client:
+            check_server_sync(client)
+    except (redis.RedisError, ValueError) as error:
+        raise SettingsError(f"no answer from --redis-url ({error}); start it, or correct the URL") from None

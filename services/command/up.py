@@ -6,6 +6,7 @@ requests is the services' own.
 """
 
 import http.client
+import math
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ from shared.errors import OrcaError, SettingsError
 
 POLL_SECONDS = 0.2
 PROBE_SECONDS = 3.0
+PATIENCE_SECONDS = 60.0
 IDLE_SECONDS = 60.0
 TRIES_BEFORE_READY = 5
 STOP_SECONDS = 20.0
@@ -112,9 +114,14 @@ class Supervisor:
         self._write_rows()
 
     def _until(self, done: Callable[[], bool]) -> None:
+        """Tend the children until something is true; say so when it takes long."""
+        patience = time.monotonic() + PATIENCE_SECONDS
         while not done():
             if self._signals.stops:
                 raise Stopped
+            if time.monotonic() > patience:
+                patience = math.inf
+                say(f"this takes long; what the processes say is in {self._state.path / 'logs'}")
             self._tend()
             self._signals.wait(POLL_SECONDS)
 

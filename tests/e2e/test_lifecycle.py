@@ -51,10 +51,13 @@ def test_children_do_not_survive_a_killed_supervisor(tiny_model: Path, tmp_path:
 
 
 def test_several_gateways_serve_the_same_stack_and_ctrl_c_ends_them_all(
-    tiny_model: Path, tmp_path: Path
+    tiny_model: Path, tmp_path: Path, redis_url: str
 ) -> None:
-    with Stack(tmp_path, tiny_model, "--gateways", "2", "--schedulers", "2", "--kv-slots", "1024") as stack:
+    """Given a server of the operator's own, none is started."""
+    options = ("--gateways", "2", "--schedulers", "2", "--kv-slots", "1024", "--redis-url", redis_url)
+    with Stack(tmp_path, tiny_model, *options) as stack:
         rows = stack.ps()
+        assert "redis" not in {row["service"] for row in rows}
         children = [psutil.Process(row["pid"]) for row in rows]
         urls = [row["url"] for row in rows if row["service"] == "gateway"]
         ports = [int(url.rsplit(":", 1)[1]) for url in urls]
