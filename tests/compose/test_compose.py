@@ -105,7 +105,8 @@ def test_an_answer_is_the_same_on_two_engines(stack: ComposeStack) -> None:
 def test_the_pool_survives_a_kill_of_its_server(stack: ComposeStack) -> None:
     [redis] = stack.containers("redis")
     redis.kill("SIGKILL")
-    stack.compose("up", "--detach", "--no-recreate", "--scale", "engine=2", "redis")
+    redis.wait()
+    redis.start()
     stack.wait_until("a ready stack", lambda: stack.http.get("/readyz").status_code == 200, 120)
     assert "Paris" in text_of(stack.chat("What is the capital of France?"))
 
