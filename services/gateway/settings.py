@@ -26,11 +26,15 @@ class GatewaySettings(RedisSettings):
     )
     max_queue: int = Field(1000, ge=1, description="accepted and unfinished sequences, over all gateways")
     max_body_bytes: int = Field(16 * 1024 * 1024, ge=1024, description="largest request body")
-    queue_timeout: float = Field(0.0, ge=0, description="seconds a request may wait; 0 = no limit")
+    queue_timeout: float = Field(
+        0.0, ge=0, description="seconds a request may wait, kept by the scheduler; 0 = no limit"
+    )
     stall_timeout: float = Field(
         60.0, ge=0, description="seconds a running stream may be silent, ten times that in prefill; 0 = off"
     )
-    orphan_timeout: float = Field(30.0, ge=0, description="seconds a dead gateway's requests are kept")
+    orphan_timeout: float = Field(
+        30.0, ge=0, description="seconds a dead gateway's requests are kept, by the scheduler"
+    )
     grace: float = Field(30.0, ge=0, description="seconds open streams get when the gateway stops")
     record_ttl: float = Field(600.0, ge=1, description="seconds an ended request's record is kept")
     api_key_file: Path | None = Field(None, description="file of keys, one `name:key` or key a line")

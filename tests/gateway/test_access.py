@@ -63,6 +63,7 @@ async def test_records_belong_to_the_key_that_made_them(locked: Stack) -> None:
     ):
         check_envelope(response, 404, "not_found")
     body = locked.pool.hget(locked.gateway.keys.request(made.json()["id"]), "body")
+    assert isinstance(body, bytes)
     assert b'"owner":"alice"' in body
     assert KEY.encode() not in body
 

@@ -2,15 +2,29 @@
 
 import asyncio
 import time
+from functools import partial
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.gateway.stream import GroupStream
 from shared.channels import request_pool
 from shared.channels.calls import AsyncPool
 from shared.protocol.token import State
 from tests.gateway.conftest import MODEL, Stack, StackFactory, bytes_script, eventually
 from tests.gateway.test_generation import events
 from tests.gateway.test_refusals import check_envelope
+
+
+def holds(stack: Stack, count: int) -> bool:
+    return len(stack.backend.held) == count
+
+
+def has_readers(stream: GroupStream, count: int) -> bool:
+    return stream.readers == count
+
+
+def is_done(stream: GroupStream) -> bool:
+    return stream.done
 
 
 async def metric(stack: Stack, name: str, **labels: str) -> float:
@@ -55,7 +69,7 @@ async def test_a_waiting_request_has_its_place_and_a_finished_one_its_times(make
     calls = []
     for count in (1, 2, 3):
         calls.append(asyncio.create_task(stack.complete(max_tokens=9)))
-        await eventually(lambda count=count: len(stack.backend.held) == count)
+        await eventually(partial(holds, stack, count))
     for position, ident in enumerate(stack.backend.held):
         record = (await stack.http.get(f"/v1/requests/{ident}")).json()
         assert (record["id"], record["state"], record["queue_position"]) == (ident, "waiting", position)
@@ -181,12 +195,12 @@ async def test_a_reader_that_leaves_with_finish_or_resume_keeps_the_request(make
         call = asyncio.create_task(stack.complete(max_tokens=9, **fields))
         await eventually(lambda: any(m.index == 2 for m in stack.backend.held.values()))
         (stream,) = hub.streams
-        await eventually(lambda stream=stream: stream.readers == 1)
+        await eventually(partial(has_readers, stream, 1))
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         assert stream.readers == 0
         stack.backend.limit = None
-        await eventually(lambda stream=stream: stream.done)
+        await eventually(partial(is_done, stream))
         record = (await stack.http.get(f"/v1/requests/{stream.group}")).json()
         assert (record["state"], record["tokens"]) == ("completed", 6)
 

@@ -150,9 +150,14 @@ async def test_a_template_refusal_gives_its_own_reason(stack: Stack) -> None:
 
 
 async def test_values_that_ask_for_nothing_are_no_refusal(stack: Stack) -> None:
-    harmless = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "n": None}
+    harmless: dict[str, Any] = {
+        "tools": [],
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "n": None,
+    }
     assert (await stack.chat(max_tokens=3, **harmless)).status_code == 200
-    odd = {"best_of": 1, "suffix": None, "stop": [], "no_such_field": {"a": 1}}
+    odd: dict[str, Any] = {"best_of": 1, "suffix": None, "stop": [], "no_such_field": {"a": 1}}
     assert (await stack.complete(max_tokens=3, **odd)).status_code == 200
 
 
@@ -247,7 +252,8 @@ async def test_the_default_limit_is_the_setting_within_the_context(
 
 async def test_an_empty_prompt_is_the_beginning_token_or_refused(make_stack: StackFactory) -> None:
     stack = await make_stack()
-    for prompt in ("", [], [""], [[]]):
+    prompts: tuple[Any, ...] = ("", [], [""], [[]])
+    for prompt in prompts:
         response = await stack.complete(prompt, max_tokens=2)
         assert response.json()["usage"]["prompt_tokens"] == 1, prompt
     bare = await make_stack(kind="spaces", model={"bos": False}, backend=False)

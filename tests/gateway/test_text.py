@@ -113,6 +113,7 @@ def test_a_character_begun_in_the_prompt_is_ended_in_the_text() -> None:
 
 def test_special_tokens_never_show_and_count() -> None:
     ident = tokenizer("bytes").token_to_id("</s>")
+    assert ident is not None
     pieces, answer = play("bytes", [65], [66, ident, 67])
     assert ("".join(pieces), answer.n_completion) == ("BC", 3)
 
