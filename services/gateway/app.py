@@ -110,9 +110,9 @@ async def running(gateway: Gateway) -> AsyncIterator["asyncio.Task[None]"]:
     try:
         yield task
     finally:
-        await cancel_all([task])
         await gateway.hub.close()
         await gateway.presence.leave()
+        await cancel_all([task])
         await gateway.client.aclose(close_connection_pool=True)
         gateway.model.close()
 

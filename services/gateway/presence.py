@@ -30,6 +30,8 @@ class Presence:
         self._own_limit = own_limit
         self._widest = 0
         self._limit = RateLimit()
+        self._beating = asyncio.Lock()
+        self._left = False
         self.engines: tuple[EngineStatus, ...] = ()
         self.reachable = False
         """Whether the pool answered the last beat."""
@@ -40,32 +42,40 @@ class Presence:
         return min(self._own_limit, self._widest) if self._widest else self._own_limit
 
     async def run(self) -> None:
-        """Join, then beat for ever; a presence that was lost is announced again."""
+        """Join, then beat until `leave`; a presence that was lost is announced again."""
         joined = False
-        while True:
+        while not self._left:
             started = time.monotonic()
-            try:
-                if joined:
-                    await self._pool.run(beat_gateway(self._keys, self.status.id))
-                else:
-                    await self._pool.run(join_gateway(self._keys, self.status))
-                    joined = True
-                self._see(await read_engines(self._pool, self._keys))
-                self.reachable = True
-            except PresenceLost:
-                joined = False
-                continue
-            except (RedisError, OSError) as error:
-                self.reachable = False
-                if self._limit.ready("beat"):
-                    LOG.warning("the pool does not answer: %s", error)
-            await asyncio.sleep(max(0.05, BEAT_SECONDS - (time.monotonic() - started)))
+            async with self._beating:
+                joined = await self._beat(joined)
+            if joined or not self.reachable:
+                await asyncio.sleep(max(0.05, BEAT_SECONDS - (time.monotonic() - started)))
+
+    async def _beat(self, joined: bool) -> bool:
+        """One beat, or the join; returns whether the pool knows this gateway."""
+        try:
+            if joined:
+                await self._pool.run(beat_gateway(self._keys, self.status.id))
+            else:
+                await self._pool.run(join_gateway(self._keys, self.status))
+            self._see(await read_engines(self._pool, self._keys))
+        except PresenceLost:
+            return False
+        except (RedisError, OSError) as error:
+            self.reachable = False
+            if self._limit.ready("beat"):
+                LOG.warning("the pool does not answer: %s", error)
+            return joined
+        self.reachable = True
+        return True
 
     async def leave(self) -> None:
-        """Say that this gateway stops."""
+        """Say that this gateway stops, after the beat that may be under way."""
+        self._left = True
         try:
-            await self._pool.run(leave_gateway(self._keys, self.status.id))
-        except (RedisError, OSError) as error:
+            async with asyncio.timeout(LOOK_TIMEOUT), self._beating:
+                await self._pool.run(leave_gateway(self._keys, self.status.id))
+        except (RedisError, OSError, TimeoutError) as error:
             LOG.warning("cannot leave the pool: %s", error)
 
     def _see(self, engines: tuple[EngineStatus, ...]) -> None:

@@ -15,7 +15,6 @@ import redis.asyncio
 from services.gateway.app import build_app, build_gateway, running
 from services.gateway.context import Gateway
 from services.gateway.settings import GatewaySettings
-from services.gateway.tasks import cancel_all
 from shared.keys import Keys
 from tests.support.fake_backend import FakeBackend, Script
 from tests.support.tokenizers_tiny import write_model
@@ -91,7 +90,7 @@ async def make_stack(
             if backend:
                 await fake.start()
                 task = asyncio.create_task(fake.run())
-                life.push_async_callback(_stop, task)
+                life.push_async_callback(_stop, fake, task)
             await life.enter_async_context(running(gateway))
             transport = httpx.ASGITransport(build_app(gateway), raise_app_exceptions=False)
             http = await life.enter_async_context(
@@ -105,8 +104,7 @@ async def make_stack(
         yield make
 
 
-async def _stop(task: "asyncio.Task[None]") -> None:
-    """End a task for certain; a fault of its own is the test's."""
-    await cancel_all([task])
-    if not task.cancelled():
-        task.result()
+async def _stop(fake: FakeBackend, task: "asyncio.Task[None]") -> None:
+    """End the backend; a fault of its own is the test's."""
+    fake.stop()
+    await task

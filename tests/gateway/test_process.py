@@ -15,7 +15,6 @@ import pytest
 import redis
 import redis.asyncio
 
-from services.gateway.tasks import cancel_all
 from shared.keys import Keys
 from tests.gateway.conftest import MODEL, bytes_script, eventually, eventually_answers
 from tests.support.fake_backend import FakeBackend
@@ -70,7 +69,8 @@ async def backend(redis_url: str, redis_client: "redis.Redis", keys: Keys) -> As
         await fake.start()
         task = asyncio.create_task(fake.run())
         yield fake
-        await cancel_all([task])
+        fake.stop()
+        await task
 
 
 @pytest.fixture

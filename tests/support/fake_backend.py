@@ -61,6 +61,7 @@ class FakeBackend:
         self._fence = ""
         self._heard = "0-0"
         self._iteration = 0
+        self._stopping = False
         self.held: dict[str, Running] = {}
         self.finished: set[str] = set()
         self.go = asyncio.Event()
@@ -76,10 +77,14 @@ class FakeBackend:
 
     async def run(self) -> None:
         """Hear, run one iteration, and again, once started."""
-        while True:
+        while not self._stopping:
             await self.hear()
             busy = self.go.is_set() and await self.iterate()
             await asyncio.sleep(0 if busy else 0.002)
+
+    def stop(self) -> None:
+        """Let `run` end after the iteration that is under way."""
+        self._stopping = True
 
     async def hear(self) -> None:
         """Read what the inbox has."""
