@@ -76,6 +76,10 @@ def test_v11_an_early_finisher_leaves_at_once_and_the_next_joins_the_next_iterat
 def test_v11_request_level_batches_are_fixed_until_all_members_have_ended() -> None:
     bench = Bench(max_batch_size=2, select=select_request_level, until_done=True)
     four_requests(bench)
+    bench.fill()
+    assert not bench.finished, "nobody is answered before the whole batch has returned"
+    bench.returns()
+    assert (bench.finished, bench.logs["B"]) == (["A", "B"], 4)
     batches = bench.run()
     assert [batch.members for batch in batches] == ["AB", "CD"]
     passes = [max(bench.lengths[name] for name in batch.ids) for batch in batches]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.selection import place
 from services.scheduler.slots import EngineLedger
-from shared.protocol.inbox import Ended, EngineLeft
+from shared.protocol.inbox import Ended, EngineLeft, InboxEvent
 from tests.support.scripted_engine import Batch, Bench
 
 bounded = settings(
@@ -120,6 +120,32 @@ def test_events_that_come_twice_change_nothing(sizes: list[tuple[int, int, int]]
             arrive(bench, number, size)
         bench.run()
     assert once.batches == twice.batches
+
+
+@bounded
+@given(sizes=sizes, n_workers=st.integers(1, 3), random=seeds)
+def test_events_that_come_again_late_change_nothing(
+    sizes: list[tuple[int, int, int]], n_workers: int, random: Random
+) -> None:
+    plain, late = Bench(max_batch_size=2), Bench(max_batch_size=2)
+    for bench in (plain, late):
+        bench.engine(n_slots=N_SLOTS, n_workers=n_workers)
+        for number, size in enumerate(sizes):
+            arrive(bench, number, size)
+    heard: list[InboxEvent] = []
+    for _ in range(1000):
+        plain.fill()
+        late.fill()
+        if not plain.in_flight["e0"]:
+            break
+        assert plain.batches == late.batches
+        plain.returns()
+        heard.append(late.returns())
+        heard += [Ended(id=name) for name in late.finished]
+        assert late.state.hear(random.choice(heard)) == []
+        check(late)
+    assert plain.batches == late.batches
+    assert len(late.finished) == len(sizes)
 
 
 class Load:
