@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared.channels.calls import Argument, Call
-from shared.errors import NotLeader
+from shared.errors import DecodeError, NotLeader
 from shared.keys import Keys
 from shared.protocol.batch import BatchDescriptor
 from shared.protocol.request import GenerationRequest
@@ -61,14 +61,28 @@ class Attached:
 
 
 def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError:
+        raise DecodeError("not UTF-8", value) from None
 
 
 def parse_record(flat: Seq[Any], log_length: int) -> Record | None:
-    """A record from HGETALL's flat reply, or None for a missing one."""
+    """A record from HGETALL's flat reply, or None for a missing one.
+
+    Raises:
+        DecodeError: a field is missing or unreadable.
+    """
     if not flat:
         return None
     fields = {_text(k): _text(v) for k, v in zip(flat[::2], flat[1::2], strict=True)}
+    try:
+        return _record(fields, log_length)
+    except (KeyError, ValueError) as error:
+        raise DecodeError(f"request record: {error}", repr(fields).encode()) from None
+
+
+def _record(fields: dict[str, str], log_length: int) -> Record:
     counted = int(fields.get("n_tokens", -1))
     return Record(
         request=decode(GenerationRequest, fields["body"]),
