@@ -86,6 +86,7 @@ def _say_who_may_come(gateway: Gateway) -> None:
 
 
 async def _serve(gateway: Gateway, listener: socket.socket) -> int:
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its news are told here already
     config = uvicorn.Config(
         build_app(gateway),
         lifespan="off",
