@@ -114,11 +114,19 @@ class IterationLoop:
             self._recovery.carry_out(Fail(lost.sequence.request, ErrorCode.INTERNAL_ERROR, message))
             return True
         for sequence_id in refused:
-            self._recovery.refresh(sequence_id)
+            self._refresh(sequence_id)
         if not refused:
             self._state.scheduled(decision)
             self._metrics.observe(decision, time.monotonic() - started, self._state)
         return True
+
+    def _refresh(self, sequence_id: str) -> None:
+        """Read a refused member again; one whose record is unreadable must not stop the others."""
+        try:
+            self._recovery.refresh(sequence_id)
+        except DecodeError as error:
+            inbox.bury(self._pool.client, self._keys, channel="record", error=error)
+            self._state.forget(sequence_id)
 
     def _lost_engines(self) -> list[InboxEvent]:
         """Engines whose presence lapsed, once Redis has answered us for one full lease."""

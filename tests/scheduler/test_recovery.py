@@ -138,3 +138,13 @@ def test_a_request_level_batch_is_asked_to_run_to_its_end(world: World) -> None:
     assert all(descriptor.until_done for descriptor in engine.seen)
     assert [[entry.id for entry in descriptor.entries] for descriptor in engine.seen] == [["A"], ["A"]]
     assert isinstance(engine.seen[1].entries[0], ContinuingEntry)
+
+
+def test_a_record_that_becomes_unreadable_while_it_waits_stops_nobody_else(world: World) -> None:
+    world.join("e0")
+    world.submit("A")
+    other = world.submit("B")
+    world.client.hset(world.keys.request("A"), "state", "asleep")
+    world.turn(5)
+    assert world.record(other).state is State.COMPLETED
+    assert world.client.xlen(world.keys.dead_letters) == 1
