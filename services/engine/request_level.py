@@ -18,9 +18,7 @@ def execute_until_done(executor: Executor, descriptor: BatchDescriptor) -> tuple
     outputs, groups = list(first.outputs), list(first.groups)
     last, n_passes = first, 1
     while entries := _unfinished(executor, last.outputs):
-        last = executor.execute_iteration(
-            descriptor.model_copy(update={"releases": (), "entries": entries})
-        )
+        last = executor.execute_iteration(descriptor.model_copy(update={"releases": (), "entries": entries}))
         outputs += last.outputs
         groups += last.groups
         n_passes += 1

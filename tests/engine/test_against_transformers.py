@@ -18,7 +18,8 @@ from tests.support.engine_driver import Driver, Job, alone, sampling
 N_PROMPTS, IN_FLIGHT = 32, 16
 NEAR_TIE = 1e-3
 TOLERANCE = 1e-4
-"""Absolute, plus one part in 100,000: a 30-layer model's logits reach 25."""
+"""For each row's largest difference. The library's own two ways to the same logits, with and without
+its cache, differ by up to 8e-5 on the demo model; so one row in 20 may be up to twice as far off."""
 
 
 def english(directory: Path) -> list[int]:
@@ -55,7 +56,7 @@ def run_as_they_arrive(driver: Driver, arrivals: dict[str, int]) -> int:
     return largest
 
 
-def count_near_ties(job: Job, reference: Any) -> int:
+def count_near_ties(job: Job, reference: Any, differences: list[float]) -> int:
     """Compare one job with `generate`, up to the first near-tie that went the other way.
 
     Returns 1 if there was one, 0 if all tokens are equal.
@@ -71,7 +72,9 @@ def count_near_ties(job: Job, reference: Any) -> int:
     )
     expected = made.sequences[0, len(job.prompt) :].tolist()
     for ours, theirs, got, logits in zip(job.output, expected, job.logits, made.logits, strict=True):
-        assert torch.allclose(got, logits[0], atol=TOLERANCE, rtol=1e-5)
+        difference = float((got - logits[0]).abs().max())
+        assert difference < 2 * TOLERANCE
+        differences.append(difference)
         if ours != theirs:
             best = logits[0].topk(2).values
             assert best[0] - best[1] < NEAR_TIE, "a token differs that was no near-tie"
@@ -86,7 +89,10 @@ def compare(
     arrivals = mixed_jobs(driver, random.Random(seed), most_new=most_new, text=text)
     assert run_as_they_arrive(driver, arrivals) == IN_FLIGHT
     reference = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    return sum(count_near_ties(job, reference) for job in driver.jobs.values())
+    differences: list[float] = []
+    ties = sum(count_near_ties(job, reference, differences) for job in driver.jobs.values())
+    assert sum(one > TOLERANCE for one in differences) <= len(differences) / 20
+    return ties
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
