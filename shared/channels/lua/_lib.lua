@@ -21,7 +21,7 @@ end
 local outbox, outbox_order = {}, {}
 
 local function tell(listeners, event)
-  for gateway in string.gmatch(listeners or '', '%S+') do
+  for gateway in string.gmatch(listeners, '%S+') do
     if not outbox[gateway] then
       outbox[gateway] = {}
       outbox_order[#outbox_order + 1] = gateway
@@ -46,7 +46,7 @@ local function load_record(key)
   local v = redis.call('HMGET', key, 'state', 'engine', 'attempt', 'listeners', 'group',
     'prompt_index', 'choice', 'n_choices', 'ttl', 'n_tokens')
   return {
-    key = key, state = v[1], engine = v[2] or '', attempt = tonumber(v[3]), listeners = v[4],
+    key = key, state = v[1], engine = v[2], attempt = tonumber(v[3]), listeners = v[4],
     group = v[5], prompt_index = v[6], choice = v[7], n_choices = tonumber(v[8]),
     ttl = tonumber(v[9]), n_tokens = tonumber(v[10]),
   }
@@ -75,7 +75,7 @@ end
 local function finish(k, id, record, outcome, reason, code, message, n_tokens)
   redis.call('ZREM', k.open, id)
   local length = redis.call('LLEN', k.log)
-  if n_tokens < 0 or n_tokens > length then n_tokens = length end
+  n_tokens = n_tokens < 0 and length or math.min(n_tokens, length)
   redis.call('HSET', k.request, 'state', outcome, 'finish_reason', reason, 'code', code,
     'message', message, 'n_tokens', n_tokens, 'at_ended', now())
   if record.state == 'running' then redis.call('HINCRBY', k.totals, 'running', -1) end

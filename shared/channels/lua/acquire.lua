@@ -4,7 +4,8 @@
 -- Returns the fence `counter:token`, or "" while another leads. A repeat returns the same fence.
 local held = redis.call('GET', KEYS[1])
 if held then
-  return string.match(held, ':(.*)$') == ARGV[1] and held or ''
+  if string.match(held, ':(.*)$') == ARGV[1] then return held end
+  return ''
 end
 -- A write that a full server allows comes first, so that the lead can change hands there too.
 redis.call('PERSIST', KEYS[2])

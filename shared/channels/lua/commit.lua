@@ -24,7 +24,7 @@ for i, output in ipairs(result.outputs) do
     if output.token ~= cjson.null then
       redis.call('RPUSH', k.log, output.entry)
       if record.n_choices > 1 then redis.call('RPUSH', k.order, record.choice) end
-      if length == 0 then redis.call('HSETNX', k.request, 'at_first_token', now()) end
+      if length == 0 then redis.call('HSET', k.request, 'at_first_token', now()) end
       generated = generated + 1
       tell(record.listeners, {kind = 'token', id = output.id, index = length, entry = output.entry})
     end
@@ -50,16 +50,14 @@ local list = #outputs > 0 and cjson.encode(outputs) or '[]'
 inbox_add(KEYS[3], string.format('{"version":%d,"kind":"result","engine":%s,"iteration":%d,"outputs":%s}',
   VERSION, cjson.encode(result.engine), result.iteration, list))
 -- An earlier start of this engine may wake and commit late: the count of its name never goes back.
-local last = redis.call('HGET', KEYS[5], 'last_iteration:' .. ARGV[3])
-if not last or tonumber(last) < result.iteration then
-  redis.call('HSET', KEYS[5], 'last_iteration:' .. ARGV[3], result.iteration)
-end
+local last = tonumber(redis.call('HGET', KEYS[5], 'last_iteration:' .. ARGV[3]) or 0)
+redis.call('HSET', KEYS[5], 'last_iteration:' .. ARGV[3], math.max(last, result.iteration))
 if #outputs > 0 then
   redis.call('XADD', KEYS[6], 'MAXLEN', '~', ARGV[4], '*', 'm', result.record)
   redis.call('EXPIRE', KEYS[6], 86400)
   redis.call('HINCRBY', KEYS[5], 'iterations:' .. ARGV[3], 1)
   redis.call('HINCRBY', KEYS[5], 'generated_tokens', generated)
-  if stale > 0 then redis.call('HINCRBY', KEYS[5], 'stale_writes', stale) end
+  redis.call('HINCRBY', KEYS[5], 'stale_writes', stale)
 end
 if result.record ~= '' then redis.call('HSET', KEYS[7], ARGV[3], result.record) end
 flush(ARGV[2])

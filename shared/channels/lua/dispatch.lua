@@ -28,7 +28,7 @@ for i = 4, #KEYS do
 end
 if #refused > 0 then return refused end
 
-redis.call('XADD', KEYS[2], 'NOMKSTREAM', ARGV[3] .. '-0', 'm', ARGV[4])
+redis.call('XADD', KEYS[2], ARGV[3] .. '-0', 'm', ARGV[4])
 redis.call('XTRIM', KEYS[2], 'MINID', ARGV[5] .. '-0')
 local at = now()
 for _, starter in ipairs(starting) do
