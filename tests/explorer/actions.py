@@ -13,7 +13,6 @@ from shared.protocol.batch import BatchDescriptor, ContinuingEntry, Entry, First
 from shared.protocol.request import GenerationRequest
 from shared.protocol.result import EngineReport, EngineStatus, GatewayStatus, IterationResult, SequenceOutput
 from shared.protocol.token import State
-from shared.protocol.wire import encode
 from tests.explorer.model import KEYS, PROMPT, Action, View, World, entry
 
 TTL = 600
@@ -171,10 +170,10 @@ def dispatch(
     call = request_pool.dispatch(
         KEYS, fence=fence, engine_id=engine, descriptor=descriptor, trim_before=trim_before
     )
-    who = ", ".join(
-        f"{m.id} attempt {m.attempt} {m.kind} for {m.index}" for m in members
+    who = ", ".join(f"{m.id} attempt {m.attempt} {m.kind} for {m.index}" for m in members)
+    what = f"dispatch {engine} iteration {number} [{who}] under {fence}" + f", trim {trim_before}" * bool(
+        trim_before
     )
-    what = f"dispatch {engine} iteration {number} [{who}] under {fence}" + f", trim {trim_before}" * bool(trim_before)
     return _step(actor, what, call, fence=fence, engine=engine, descriptor=descriptor, trim=trim_before)
 
 
@@ -218,7 +217,9 @@ def join_engine(engine: str) -> Action:
 
 
 def beat_engine(engine: str, progress: int = 3) -> Action:
-    return _step(engine, "beat", presence.beat_engine(KEYS, engine, progress), engine=engine, progress=progress)
+    return _step(
+        engine, "beat", presence.beat_engine(KEYS, engine, progress), engine=engine, progress=progress
+    )
 
 
 def drain_engine(engine: str) -> Action:

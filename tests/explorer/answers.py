@@ -60,7 +60,10 @@ def acquire(step: Step) -> Iterator[str]:
     if leader is None:
         fence = f"{int(step.before.get('leader_counter', 0)) + 1}:{token}"
         yield from _says(step, fence)
-        if step.after.get("leader") != fence or step.after.get("leader_counter") != fence.split(":")[0]:
+        if (
+            step.after.get("leader") != fence
+            or step.after.get("leader_counter") != fence.split(":", maxsplit=1)[0]
+        ):
             yield "the lead was not taken"
     else:
         yield from _refused(step, leader if leader.endswith(f":{token}") else "")
@@ -133,7 +136,9 @@ def _misplaced(view: View, engine: str, descriptor: BatchDescriptor) -> tuple[st
     def fits(member: Any) -> bool:
         fields = view.record(member.id)
         place = ("waiting", "") if member.kind == "first" else ("running", engine)
-        return (fields.get("state"), fields.get("engine")) == place and fields["attempt"] == str(member.attempt)
+        return (fields.get("state"), fields.get("engine")) == place and fields["attempt"] == str(
+            member.attempt
+        )
 
     return tuple(member.id for member in descriptor.entries if not fits(member))
 
@@ -161,7 +166,8 @@ def commit(step: Step) -> Iterator[str]:
     live = {o.id: owned[o.id] and _expected(step.before, o) for o in result.outputs}
     yield from _says(step, live)
     stale = sum(
-        not live[o.id] and not (owned[o.id] and step.before.record(o.id)["state"] in FINAL) for o in result.outputs
+        not live[o.id] and not (owned[o.id] and step.before.record(o.id)["state"] in FINAL)
+        for o in result.outputs
     )
     if step.after.total("stale_writes") - step.before.total("stale_writes") != stale:
         yield f"stale writes did not rise by {stale}"
@@ -200,13 +206,18 @@ def _output(step: Step, output: SequenceOutput, *, accepted: bool) -> Iterator[s
 def _told(step: Step, result: IterationResult) -> Iterator[str]:
     """The inbox entry says the same as the answer; iterations with members are recorded."""
     said = step.after.inbox[-1]
+    if not isinstance(said.get("outputs"), list):
+        yield "the inbox entry has no list of outputs"
+        return
     outputs = {o["id"]: (o["accepted"], o["ended"]) for o in said.get("outputs", [])}
     due = {i: (ok, step.after.record(i).get("state") in FINAL) for i, ok in dict(step.answer).items()}
     if outputs != due or said.get("iteration") != result.iteration or said.get("engine") != result.engine:
         yield f"the inbox says {said}, due was {due}"
     name = result.engine.rpartition(".")[0]
     recorded = len(step.after.get(f"iterations:{name}", [])) - len(step.before.get(f"iterations:{name}", []))
-    if recorded != bool(result.outputs) or (result.outputs and step.after.get("gauges", {}).get(name) != "{}"):
+    if recorded != bool(result.outputs) or (
+        result.outputs and step.after.get("gauges", {}).get(name) != "{}"
+    ):
         yield f"{recorded} iterations were recorded"
     counted = step.after.total(f"iterations:{name}") - step.before.total(f"iterations:{name}")
     if counted != bool(result.outputs):
@@ -376,7 +387,12 @@ def leave_engine(step: Step) -> Iterator[str]:
     if name in step.after.get("gauges", {}):
         yield f"{engine} left its gauges behind"
     yield from _only(
-        step, "engines", "progress", "gauges", "inbox", *(f"{k}:{engine}" for k in ("engine", "batches", "committed"))
+        step,
+        "engines",
+        "progress",
+        "gauges",
+        "inbox",
+        *(f"{k}:{engine}" for k in ("engine", "batches", "committed")),
     )
 
 
@@ -470,7 +486,13 @@ def _repeated(step: Step) -> Iterator[str]:
         if last is None or last < step.action.about["descriptor"].iteration:
             return  # The engine's stream began anew.
     lost = step.answer in ("NotLeader", "LookupError") or step.world.lossy
-    gone = step.action.kind == "commit" and step.before.get(f"committed:{step.action.about['engine']}") is None
-    again = f"Submission(outcome={step.answer[0]!r}, group={step.answer[1]!r})" if step.action.kind == "submit" else repr(step.answer)
+    gone = (
+        step.action.kind == "commit" and step.before.get(f"committed:{step.action.about['engine']}") is None
+    )
+    again = (
+        f"Submission(outcome={step.answer[0]!r}, group={step.answer[1]!r})"
+        if step.action.kind == "submit"
+        else repr(step.answer)
+    )
     if not lost and not gone and again != first:
         yield f"the repeat answered {again}, the first answer was {first}"

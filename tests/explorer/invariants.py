@@ -42,6 +42,7 @@ def state_laws(view: View, world: World) -> Iterator[str]:
     yield from _lifetimes(view)
     if not world.lossy:
         yield from _counters(view)
+        yield from _times(view)
     first = [(e.id, e.attempt) for _, d in world.sent for e in d.entries if e.kind == "first"]
     if len(first) != len(set(first)) and not world.lossy:
         yield "an attempt of a sequence was started twice"
@@ -57,7 +58,9 @@ def _records(view: View) -> Iterator[str]:
             yield f"the log of {sequence_id} is not the right text"
         if int(fields.get("n_tokens", 0)) > len(log):
             yield f"{sequence_id} counts more tokens than its log has"
-        if fields["state"] in ("waiting", "running") and (fields["state"] == "running") != bool(fields["engine"]):
+        if fields["state"] in ("waiting", "running") and (fields["state"] == "running") != bool(
+            fields["engine"]
+        ):
             yield f"{sequence_id} is {fields['state']} with engine {fields['engine']!r}"
         listeners = fields["listeners"].split()
         if len(listeners) != len(set(listeners)):
@@ -93,6 +96,17 @@ def _counters(view: View) -> Iterator[str]:
             yield f"the total {name} is {view.total(name)}, the records say {number}"
     if view.get("groups", {}) != left:
         yield f"groups is {view.get('groups', {})}, the records say {left}"
+
+
+def _times(view: View) -> Iterator[str]:
+    for sequence_id, fields in view.records.items():
+        due = {"at_submitted": True, "at_ended": fields["state"] in FINAL}
+        due["at_first_token"] = bool(view.log(sequence_id))
+        if fields["state"] == "running":
+            due["at_started"] = True
+        wrong = [name for name, there in due.items() if (name in fields) != there]
+        if wrong:
+            yield f"{sequence_id} is {fields['state']}, but for its times {wrong}"
 
 
 def _lifetimes(view: View) -> Iterator[str]:
@@ -137,6 +151,8 @@ def _history(step: Step) -> Iterator[str]:
                 yield f"the ended {sequence_id} counts more tokens than before"
         if int(new["attempt"]) < int(old["attempt"]) or new["arrival"] != old["arrival"]:
             yield f"{sequence_id} has another arrival or an older attempt"
+    if not step.world.lossy and any(step.after.times.get(k) != v for k, v in step.before.times.items()):
+        yield "a time was set a second time"
     before, after = step.before.get("totals", {}), step.after.get("totals", {})
     for name, value in before.items():
         if name != "running" and int(after.get(name, -1)) < int(value):
@@ -172,7 +188,9 @@ def _events(step: Step) -> Iterator[str]:
                 says = [str(e.get(k, "")) for k in ("state", "attempt", "finish_reason", "code")]
                 event = ("state", e["id"], str(e.get("n_tokens", 0)), *says)
             told.setdefault(gateway, []).append(event)
-    if {g: sorted(map(repr, e)) for g, e in due.items()} != {g: sorted(map(repr, e)) for g, e in told.items()}:
+    if {g: sorted(map(repr, e)) for g, e in due.items()} != {
+        g: sorted(map(repr, e)) for g, e in told.items()
+    }:
         yield f"listeners were told {told}, due was {due}"
 
 

@@ -78,6 +78,7 @@ class View:
         self.content: dict[str, Any] = {}
         self.with_lifetime: set[str] = set()
         self.inbox_ids: list[str] = []
+        self.times: dict[tuple[str, str], str] = {}
         for key, kind, lives, content in sorted(json.loads(raw) or ()):
             name = key.removeprefix(PREFIX)
             if lives:
@@ -86,7 +87,9 @@ class View:
 
     def _canonical(self, name: str, kind: str, content: Any) -> Any:
         if kind == "hash":
-            return {k: v for k, v in sorted(_pairs(content).items()) if not k.startswith("at_")}
+            fields = sorted(_pairs(content).items())
+            self.times |= {(name, k): v for k, v in fields if k.startswith("at_")}
+            return {k: "set" if k.startswith("at_") else v for k, v in fields}
         if kind == "zset":
             return _pairs(content)
         if kind == "set":
@@ -170,7 +173,9 @@ class World:
     def fingerprint(self) -> str:
         sent = [(engine, encode(d)) for engine, d in self.sent]
         last = sorted((actor, action.label) for actor, (action, _) in self.last.items())
-        return repr((sorted(self.fences.items()), sent, sorted(self.done.items()), last, self.lost, self.lossy))
+        return repr(
+            (sorted(self.fences.items()), sent, sorted(self.done.items()), last, self.lost, self.lossy)
+        )
 
     def after(self, action: Action, answer: Any) -> "World":
         """What the actors know once this answer has arrived."""

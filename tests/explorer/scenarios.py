@@ -51,8 +51,10 @@ def member(view: View, asked: GenerationRequest, *, fresh: bool) -> Entry:
 def dispatches(
     world: World, view: View, scheduler: str, engine: str, asked: GenerationRequest
 ) -> Iterator[Action]:
-    for fresh in (True, False):
-        entry = member(view, asked, fresh=fresh)
+    entries = [member(view, asked, fresh=True), member(view, asked, fresh=False)]
+    if entries[0].attempt > 0:
+        entries += [do.first(asked, view, 0), do.continuing(asked, 0, len(view.log(asked.id)))]
+    for entry in entries:
         yield do.dispatch(scheduler, _fence(world, scheduler), engine, next_number(view, engine), [entry])
 
 
@@ -103,7 +105,10 @@ def takeover(world: World, view: View) -> list[Action]:
     found = []
     for scheduler in ("s1", "s2"):
         fence = _fence(world, scheduler)
-        found += [do.acquire(scheduler, f"{scheduler}-{world.done.get('lapse', 0)}"), do.renew(scheduler, fence)]
+        found += [
+            do.acquire(scheduler, f"{scheduler}-{world.done.get('lapse', 0)}"),
+            do.renew(scheduler, fence),
+        ]
         found += [do.resign(scheduler, fence), *dispatches(world, view, scheduler, E1, A)]
         found += [*reassigns(world, scheduler, A)]
     if _once(world, "lapse"):
@@ -145,7 +150,9 @@ def group(world: World, view: View) -> list[Action]:
     running = [asked for asked in PAIR if view.record(asked.id).get("state") == "running"]
     entries = [member(view, asked, fresh=False) for asked in running]
     if entries:
-        found.append(do.dispatch("s1", _fence(world, "s1"), E1, next_number(view, E1), entries, trim_before=1))
+        found.append(
+            do.dispatch("s1", _fence(world, "s1"), E1, next_number(view, E1), entries, trim_before=1)
+        )
         found.append(do.dispatch("s1", _fence(world, "s1"), E1, next_number(view, E1), entries[:1]))
     return found
 
@@ -173,7 +180,11 @@ def door(world: World, view: View) -> list[Action]:
 def readers(world: World, view: View) -> list[Action]:
     found = [*commits(world, E1), *dispatches(world, view, "s1", E1, A), do.end("g2", A, State.CANCELLED)]
     for gateway in ("g1", "g2"):
-        found += [do.attach(gateway, "a", 0), do.attach(gateway, "a", 1, listen=False), do.attach(gateway, "b")]
+        found += [
+            do.attach(gateway, "a", 0),
+            do.attach(gateway, "a", 1, listen=False),
+            do.attach(gateway, "b"),
+        ]
         found += [do.detach(gateway, "a"), do.detach(gateway, "b")]
     return found
 

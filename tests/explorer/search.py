@@ -42,7 +42,9 @@ class Outcome:
         if not self.problems:
             return f"{self.states} states, {self.steps} steps, no violation"
         steps = [f"  {number}. {label}" for number, label in enumerate(self.trail, 1)]
-        return "\n".join(["the shortest bad interleaving:", *steps, *(f"  broken: {p}" for p in self.problems)])
+        return "\n".join(
+            ["the shortest bad interleaving:", *steps, *(f"  broken: {p}" for p in self.problems)]
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,11 @@ class Search:
             trail = (*node.trail, f"{action.label} -> {seen.answer}" if action.call else action.label)
             step = Step(node.view, action, seen.answer, seen.after, seen.heard, world)
             problems = (*step_laws(step), *rules(step), *state_laws(seen.after, world))
-            yield Outcome(0, self.steps, trail, problems) if problems else Node(seen.image, seen.after, world, trail)
+            yield (
+                Outcome(0, self.steps, trail, problems)
+                if problems
+                else Node(seen.image, seen.after, world, trail)
+            )
 
     @staticmethod
     def _mark(node: Node) -> int:

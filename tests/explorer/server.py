@@ -42,7 +42,9 @@ if ARGV[1] ~= '' then
 end
 """
 SCRIPTS = tuple(
-    sorted(p.stem for p in (Path(__file__).parents[2] / "shared/channels/lua").glob("*.lua") if p.stem != "_lib")
+    sorted(
+        p.stem for p in (Path(__file__).parents[2] / "shared/channels/lua").glob("*.lua") if p.stem != "_lib"
+    )
 )
 
 
@@ -64,7 +66,17 @@ class Lab:
 
     def __init__(self, home: Path) -> None:
         socket = home / "s"
-        words = [str(get_binary_path()), "--port", "0", "--unixsocket", str(socket), "--save", "", "--hz", "1"]
+        words = [
+            str(get_binary_path()),
+            "--port",
+            "0",
+            "--unixsocket",
+            str(socket),
+            "--save",
+            "",
+            "--hz",
+            "1",
+        ]
         self._server = subprocess.Popen([*words, "--dir", str(home)], stdout=subprocess.DEVNULL)
         self._client = redis.Redis(unix_socket_path=str(socket))
         for _ in range(500):
@@ -135,7 +147,9 @@ class Lab:
     def __enter__(self) -> "Lab":
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None
+    ) -> None:
         self._pubsub.close()
         self._client.close()
         self._server.terminate()
