@@ -478,7 +478,7 @@ SAME_ANSWER = ("acquire", "submit", "commit", "dispatch")
 def _repeated(step: Step) -> Iterator[str]:
     """A repeat after a success answers the same, as long as nothing took the ground away."""
     first = step.action.repeat_of
-    succeeded = first in ("()",) or step.action.kind == "commit" or "'accepted'" in str(first)
+    succeeded = first == "()" or step.action.kind == "commit" or "'accepted'" in str(first)
     if first is None or step.action.kind not in SAME_ANSWER or not succeeded:
         return
     if step.action.kind == "dispatch":

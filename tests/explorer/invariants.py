@@ -12,7 +12,16 @@ from typing import Any
 from tests.explorer.model import FINAL, Action, View, World, entry
 
 RANK = ("completed", "cancelled", "failed")
-PERMANENT = ("open", "arrival", "groups", "inbox", "totals", "leader_counter", "progress", "gauges")
+PERMANENT: tuple[str, ...] = (
+    "open",
+    "arrival",
+    "groups",
+    "inbox",
+    "totals",
+    "leader_counter",
+    "progress",
+    "gauges",
+)
 PERMANENT += ("engines", "gateways")
 
 

@@ -85,7 +85,7 @@ class Lab:
                 break
             except redis.ConnectionError:
                 time.sleep(0.01)
-        self._pubsub = self._client.pubsub()
+        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         self._pubsub.psubscribe("*")
         self._pubsub.get_message(timeout=5)
         self._view = str(self._client.script_load(KEEP_SCRIPT + VIEW_SCRIPT))
@@ -114,7 +114,7 @@ class Lab:
         for action in actions:
             pipe.evalsha(self._load, 0, image)
             for command in action.commands:
-                pipe.execute_command(*command)
+                pipe.execute_command(*command)  # type: ignore[no-untyped-call]
             if (call := action.call) is not None:
                 pipe.evalsha(self._scripts[call.script], len(call.keys), *call.keys, *call.args)
             self._kept += 1
@@ -136,7 +136,7 @@ class Lab:
             return type(error).__name__
 
     def _heard(self) -> list[tuple[str, bytes]]:
-        heard = []
+        heard: list[tuple[str, bytes]] = []
         while (message := self._pubsub.get_message(timeout=5)) is not None:
             channel = message["channel"].decode()
             if channel == "done":
