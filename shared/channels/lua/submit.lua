@@ -13,13 +13,12 @@ local first_request = 6 + n_prompts
 if redis.call('EXISTS', KEYS[first_request + 1]) == 1 then
   return cjson.encode({'accepted', group})
 end
-if ARGV[5] == '1' then
-  local bound = redis.call('GET', KEYS[6])
-  if bound then
-    local print, other = string.match(bound, '^(%S+) (%S+)$')
-    if other ~= ARGV[7] then
-      return cjson.encode({print == ARGV[6] and 'known' or 'conflict', other})
-    end
+-- A submit without a key names one that is never bound.
+local bound = redis.call('GET', KEYS[6])
+if bound then
+  local print, other = string.match(bound, '^(%S+) (%S+)$')
+  if other ~= ARGV[7] then
+    return cjson.encode({print == ARGV[6] and 'known' or 'conflict', other})
   end
 end
 if redis.call('ZCARD', KEYS[1]) + n_requests > tonumber(ARGV[3]) then
