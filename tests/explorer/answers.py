@@ -10,75 +10,38 @@ from typing import Any
 
 from shared.protocol.batch import BatchDescriptor
 from shared.protocol.result import IterationResult, SequenceOutput
-from tests.explorer.actions import status
+from tests.explorer import answers_presence as presence
 from tests.explorer.invariants import Step
 from tests.explorer.model import FINAL, View
+from tests.explorer.rules import fenced, has, kept, only, refused, says
 
 Rule = Callable[[Step], Iterator[str]]
-
-
-def _says(step: Step, expected: Any) -> Iterator[str]:
-    if step.answer != expected:
-        yield f"{step.action.call and step.action.call.script} answered {step.answer!r}, due was {expected!r}"
-
-
-def _refused(step: Step, expected: Any) -> Iterator[str]:
-    """The answer says no, and nothing at all was changed."""
-    yield from _says(step, expected)
-    yield from _kept(step, "a refused call")
-
-
-def _kept(step: Step, what: str) -> Iterator[str]:
-    if step.before.fingerprint != step.after.fingerprint:
-        old, new = step.before.content, step.after.content
-        changed = sorted(k for k in {*old, *new} if old.get(k) != new.get(k))
-        yield f"{what} changed {changed or 'a lifetime'}"
-
-
-def _only(step: Step, *names: str) -> Iterator[str]:
-    """Nothing but these keys was changed."""
-    old, new = step.before.content, step.after.content
-    for name in sorted({*old, *new} - set(names)):
-        if old.get(name) != new.get(name):
-            yield f"{name} was changed too"
-
-
-def _fields(step: Step, sequence_id: str, **expected: Any) -> Iterator[str]:
-    fields = step.after.record(sequence_id)
-    for name, value in expected.items():
-        if fields.get(name) != str(value):
-            yield f"{sequence_id} has {name} {fields.get(name)!r}, due was {value!r}"
-
-
-def _fenced(step: Step) -> bool:
-    fence = step.action.about["fence"]
-    return bool(fence != "" and step.before.get("leader") != fence)
 
 
 def acquire(step: Step) -> Iterator[str]:
     token, leader = step.action.about["token"], step.before.get("leader")
     if leader is None:
         fence = f"{int(step.before.get('leader_counter', 0)) + 1}:{token}"
-        yield from _says(step, fence)
+        yield from says(step, fence)
         if (
             step.after.get("leader") != fence
             or step.after.get("leader_counter") != fence.split(":", maxsplit=1)[0]
         ):
             yield "the lead was not taken"
     else:
-        yield from _refused(step, leader if leader.endswith(f":{token}") else "")
+        yield from refused(step, leader if leader.endswith(f":{token}") else "")
 
 
 def renew(step: Step) -> Iterator[str]:
-    yield from _refused(step, step.before.get("leader") == step.action.about["lead"])
+    yield from refused(step, step.before.get("leader") == step.action.about["lead"])
 
 
 def resign(step: Step) -> Iterator[str]:
     leads = step.before.get("leader") == step.action.about["lead"]
     if not leads:
-        yield from _refused(step, False)
+        yield from refused(step, False)
         return
-    yield from _says(step, True)
+    yield from says(step, True)
     if step.after.get("leader") is not None:
         yield "the lead was not given up"
 
@@ -88,25 +51,25 @@ def submit(step: Step) -> Iterator[str]:
     requests, bound = about["requests"], step.before.get(f"idempotency:{about['idempotency']}")
     group = requests[0].group
     if step.before.record(requests[0].id):
-        yield from _refused(step, ("accepted", group))
+        yield from refused(step, ("accepted", group))
     elif bound and bound.split()[1] != about["replaces"]:
         mark, other = bound.split()
-        yield from _refused(step, ("known" if mark == about["fingerprint"] else "conflict", other))
+        yield from refused(step, ("known" if mark == about["fingerprint"] else "conflict", other))
     elif len(step.before.get("open", {})) + len(requests) > about["max_queue"]:
-        yield from _refused(step, ("full", group))
+        yield from refused(step, ("full", group))
     else:
         yield from _accepted(step, group)
 
 
 def _accepted(step: Step, group: str) -> Iterator[str]:
     about = step.action.about
-    yield from _says(step, ("accepted", group))
+    yield from says(step, ("accepted", group))
     arrival = int(step.before.get("arrival", 0))
     for number, request in enumerate(about["requests"], arrival + 1):
         fields = {"arrival": number, "attempt": 0, "engine": "", "strikes": 0, "state": "waiting"}
         fields |= {"listeners": about["gateway"], "group": group, "n_choices": len(about["requests"])}
         fields |= {"choice": request.choice, "prompt_index": request.prompt_index, "ttl": 600}
-        yield from _fields(step, request.id, **fields)
+        yield from has(step, request.id, **fields)
         if step.after.get(f"prompt:{group}:{request.prompt_index}") is None:
             yield f"prompt {request.prompt_index} of {group} is missing"
     if step.after.total("prompt_tokens") - step.before.total("prompt_tokens") != 2 * about["n_prompts"]:
@@ -120,14 +83,14 @@ def _accepted(step: Step, group: str) -> Iterator[str]:
 def dispatch(step: Step) -> Iterator[str]:
     about, descriptor = step.action.about, step.action.about["descriptor"]
     last = step.before.last_iteration(about["engine"])
-    if _fenced(step):
-        yield from _refused(step, "NotLeader")
+    if fenced(step):
+        yield from refused(step, "NotLeader")
     elif last is None:
-        yield from _refused(step, "LookupError")
+        yield from refused(step, "LookupError")
     elif last >= descriptor.iteration:
-        yield from _refused(step, ())
+        yield from refused(step, ())
     elif misplaced := _misplaced(step.before, about["engine"], descriptor):
-        yield from _refused(step, misplaced)
+        yield from refused(step, misplaced)
     else:
         yield from _sent(step, descriptor)
 
@@ -145,26 +108,26 @@ def _misplaced(view: View, engine: str, descriptor: BatchDescriptor) -> tuple[st
 
 def _sent(step: Step, descriptor: BatchDescriptor) -> Iterator[str]:
     engine, trim = step.action.about["engine"], step.action.about["trim"]
-    yield from _says(step, ())
+    yield from says(step, ())
     for member in descriptor.entries:
-        yield from _fields(step, member.id, state="running", engine=engine, attempt=member.attempt)
+        yield from has(step, member.id, state="running", engine=engine, attempt=member.attempt)
     old, new = step.before.get(f"batches:{engine}"), step.after.get(f"batches:{engine}")
     numbers = [n for n, _ in old[1] if n >= trim] + [descriptor.iteration]
     if new is None or [n for n, _ in new[1]] != numbers:
         yield f"the stream of {engine} is {new}, due were the iterations {numbers}"
     records = [f"request:{m.id}" for m in descriptor.entries]
-    yield from _only(step, f"batches:{engine}", "totals", *records)
+    yield from only(step, f"batches:{engine}", "totals", *records)
 
 
 def commit(step: Step) -> Iterator[str]:
     result: IterationResult = step.action.about["result"]
     stored = step.before.get(f"committed:{result.engine}")
     if stored is not None and int(stored.split(" ")[0]) >= result.iteration:
-        yield from _refused(step, json.loads(stored.split(" ", 1)[1]))
+        yield from refused(step, json.loads(stored.split(" ", 1)[1]))
         return
     owned = {o.id: _owned(step.before, result.engine, o) for o in result.outputs}
     live = {o.id: owned[o.id] and _expected(step.before, o) for o in result.outputs}
-    yield from _says(step, live)
+    yield from says(step, live)
     stale = sum(
         not live[o.id] and not (owned[o.id] and step.before.record(o.id)["state"] in FINAL)
         for o in result.outputs
@@ -196,11 +159,9 @@ def _output(step: Step, output: SequenceOutput, *, accepted: bool) -> Iterator[s
     if len(step.after.log(output.id)) != length:
         yield f"the log of {output.id} has {len(step.after.log(output.id))} tokens, due were {length}"
     state = "failed" if output.code else "completed" if output.finish_reason else "running"
-    yield from _fields(step, output.id, state=state)
+    yield from has(step, output.id, state=state)
     if state != "running":
-        yield from _fields(
-            step, output.id, n_tokens=length, code=output.code, finish_reason=output.finish_reason
-        )
+        yield from has(step, output.id, n_tokens=length, code=output.code, finish_reason=output.finish_reason)
 
 
 def _told(step: Step, result: IterationResult) -> Iterator[str]:
@@ -232,61 +193,61 @@ def _told(step: Step, result: IterationResult) -> Iterator[str]:
 def reassign(step: Step) -> Iterator[str]:
     about, fields = step.action.about, step.before.record(step.action.about["id"])
     place = ("running", about["engine"], str(about["attempt"]))
-    if _fenced(step):
-        yield from _refused(step, "NotLeader")
+    if fenced(step):
+        yield from refused(step, "NotLeader")
     elif tuple(fields.get(k) for k in ("state", "engine", "attempt")) != place:
-        yield from _refused(step, False)
+        yield from refused(step, False)
     else:
-        yield from _says(step, True)
+        yield from says(step, True)
         strikes = int(fields["strikes"]) + about["strike"]
         due = {"state": "waiting", "engine": "", "attempt": about["attempt"] + 1, "strikes": strikes}
-        yield from _fields(step, about["id"], **due)
-        yield from _only(step, f"request:{about['id']}", "inbox", "totals")
+        yield from has(step, about["id"], **due)
+        yield from only(step, f"request:{about['id']}", "inbox", "totals")
 
 
 def end(step: Step) -> Iterator[str]:
     about = step.action.about
     sequence_id, fields = about["id"], step.before.record(about["id"])
     state = fields.get("state")
-    if _fenced(step):
-        yield from _refused(step, "NotLeader")
+    if fenced(step):
+        yield from refused(step, "NotLeader")
     elif state is None:
-        yield from _says(step, None)
-        yield from _only(step, "open")
+        yield from says(step, None)
+        yield from only(step, "open")
     elif state in FINAL:
         yield from _ended_already(step, fields)
     elif about["only_if"] not in ("", state):
-        yield from _refused(step, state)
+        yield from refused(step, state)
     else:
-        yield from _says(step, state)
+        yield from says(step, state)
         length = len(step.before.log(sequence_id))
         asked = about["n_tokens"]
         counts = length if asked is None else min(asked, length)
         due = {"state": about["outcome"], "finish_reason": about["reason"], "code": about["code"]}
-        yield from _fields(step, sequence_id, n_tokens=counts, **due)
+        yield from has(step, sequence_id, n_tokens=counts, **due)
 
 
 def _ended_already(step: Step, fields: dict[str, str]) -> Iterator[str]:
     about, asked = step.action.about, step.action.about["n_tokens"]
     both = (about["outcome"], fields["state"]) == ("completed", "completed")
     if both and asked is not None and asked < int(fields["n_tokens"]):
-        yield from _says(step, "completed")
-        yield from _fields(step, about["id"], n_tokens=asked, finish_reason=about["reason"])
-        yield from _only(step, f"request:{about['id']}")
+        yield from says(step, "completed")
+        yield from has(step, about["id"], n_tokens=asked, finish_reason=about["reason"])
+        yield from only(step, f"request:{about['id']}")
     else:
-        yield from _refused(step, fields["state"])
+        yield from refused(step, fields["state"])
 
 
 def attach(step: Step) -> Iterator[str]:
     about, fields = step.action.about, step.before.record(step.action.about["id"])
     listeners = fields.get("listeners", "").split()
     if not fields or not about["gateway"] or about["gateway"] in listeners:
-        yield from _kept(step, "a mere read")
+        yield from kept(step, "a mere read")
     else:
-        yield from _fields(step, about["id"], listeners=" ".join([*listeners, about["gateway"]]))
-        yield from _only(step, f"request:{about['id']}")
+        yield from has(step, about["id"], listeners=" ".join([*listeners, about["gateway"]]))
+        yield from only(step, f"request:{about['id']}")
     if not fields or step.answer is None:
-        yield from _says(step, None if not fields else "a record")
+        yield from says(step, None if not fields else "a record")
         return
     got, log = step.answer, step.before.log(about["id"])
     if list(got.entries) != log[about["index"] :] or got.record.state != fields["state"]:
@@ -299,12 +260,12 @@ def detach(step: Step) -> Iterator[str]:
     about = step.action.about
     left = step.before.record(about["id"]).get("listeners", "").split()
     left = [gateway for gateway in left if gateway != about["gateway"]]
-    yield from _says(step, len(left))
-    yield from _only(step, f"request:{about['id']}")
+    yield from says(step, len(left))
+    yield from only(step, f"request:{about['id']}")
     if step.before.record(about["id"]):
-        yield from _fields(step, about["id"], listeners=" ".join(left))
+        yield from has(step, about["id"], listeners=" ".join(left))
     else:
-        yield from _kept(step, "a detach from nothing")
+        yield from kept(step, "a detach from nothing")
 
 
 def restore(step: Step) -> Iterator[str]:
@@ -312,148 +273,28 @@ def restore(step: Step) -> Iterator[str]:
     sequence_id, shown, log = about["id"], about["shown"], step.before.log(about["id"])
     fields = step.before.record(sequence_id)
     if any(a != b for a, b in zip(log, shown, strict=False)):
-        yield from _refused(step, "contradiction")
+        yield from refused(step, "contradiction")
         return
     missing = shown[len(log) :] if fields.get("state") not in FINAL else []
     if fields and not missing:
-        yield from _refused(step, "intact")
+        yield from refused(step, "intact")
         return
-    yield from _says(step, "restored")
+    yield from says(step, "restored")
     if step.after.log(sequence_id) != [*log, *missing]:
         yield f"the log of {sequence_id} is not what was shown"
     if fields:
-        yield from _only(step, f"tokens:{sequence_id}")
+        yield from only(step, f"tokens:{sequence_id}")
     else:
         due = {"state": "waiting", "attempt": 0, "engine": "", "listeners": about["gateway"], "strikes": 0}
-        yield from _fields(step, sequence_id, arrival=int(step.before.get("arrival", 0)) + 1, **due)
-
-
-def join_engine(step: Step) -> Iterator[str]:
-    engine = step.action.about["engine"]
-    start = step.before.total(f"last_iteration:{engine.rpartition('.')[0]}")
-    yield from _says(step, start)
-    last = step.before.last_iteration(engine)
-    if step.after.last_iteration(engine) != (start if last is None else last):
-        yield f"the stream of {engine} ends with {step.after.last_iteration(engine)}"
-    if last is not None and step.before.get(f"batches:{engine}") != step.after.get(f"batches:{engine}"):
-        yield f"the stream of {engine} was changed"
-    if engine not in step.after.get("engines", []) or step.after.get(f"engine:{engine}") is None:
-        yield f"{engine} is not present"
-    if step.after.get("progress", {}).get(engine) != "0":
-        yield f"{engine} has no progress"
-
-
-def beat_engine(step: Step) -> Iterator[str]:
-    about = step.action.about
-    engine = about["engine"]
-    if any(step.before.get(f"{kind}:{engine}") is None for kind in ("engine", "batches")):
-        yield from _refused(step, "PresenceLost")
-        return
-    yield from _says(step, None)
-    yield from _only(step, "progress")
-    if step.after.get("progress", {}).get(engine) != str(about["progress"]):
-        yield f"the progress of {engine} was not told"
-
-
-def drain_engine(step: Step) -> Iterator[str]:
-    engine = step.action.about["engine"]
-    if step.before.get(f"engine:{engine}") is None:
-        yield from _refused(step, "PresenceLost")
-        return
-    yield from _says(step, None)
-    yield from _only(step, f"engine:{engine}", "inbox")
-    if step.after.get(f"engine:{engine}") != status(engine, draining=True).model_dump_json():
-        yield f"{engine} does not drain"
-
-
-def report_engine(step: Step) -> Iterator[str]:
-    if step.before.get(f"engine:{step.action.about['engine']}") is None:
-        yield from _refused(step, "PresenceLost")
-    else:
-        yield from _says(step, None)
-        yield from _only(step, "inbox")
-
-
-def leave_engine(step: Step) -> Iterator[str]:
-    engine = step.action.about["engine"]
-    name = engine.rpartition(".")[0]
-    if _fenced(step):
-        yield from _refused(step, "NotLeader")
-        return
-    yield from _says(step, None)
-    left = [key for key in step.after.content if key.endswith(f":{engine}")]
-    if left or engine in [*step.after.get("engines", []), *step.after.get("progress", {})]:
-        yield f"{engine} left {left} behind"
-    if name in step.after.get("gauges", {}):
-        yield f"{engine} left its gauges behind"
-    yield from _only(
-        step,
-        "engines",
-        "progress",
-        "gauges",
-        "inbox",
-        *(f"{k}:{engine}" for k in ("engine", "batches", "committed")),
-    )
-
-
-def ask_report(step: Step) -> Iterator[str]:
-    engine = step.action.about["engine"]
-    last = step.before.last_iteration(engine)
-    if _fenced(step):
-        yield from _refused(step, "NotLeader")
-    elif last is None:
-        yield from _refused(step, "LookupError")
-    else:
-        yield from _says(step, last + 1)
-        number, payload = step.after.get(f"batches:{engine}")[1][-1]
-        question = BatchDescriptor.model_validate_json(payload)
-        if not (number == question.iteration == last + 1) or not question.report:
-            yield f"the question is {question}"
-        if question.fence != step.action.about["fence"]:
-            yield "the question names another fence"
-        yield from _only(step, f"batches:{engine}")
-
-
-def trim_inbox(step: Step) -> Iterator[str]:
-    if _fenced(step):
-        yield from _refused(step, "NotLeader")
-        return
-    yield from _says(step, None)
-    before = step.action.about["before"]
-    if step.after.inbox_ids != [i for i in step.before.inbox_ids if _place(i) >= _place(before)]:
-        yield "the inbox was trimmed elsewhere"
-    yield from _only(step, "inbox")
-
-
-def _place(entry_id: str) -> tuple[int, ...]:
-    return tuple(map(int, entry_id.split("-")))
-
-
-def join_gateway(step: Step) -> Iterator[str]:
-    gateway = step.action.actor
-    if gateway not in step.after.get("gateways", []) or step.after.get(f"gateway:{gateway}") is None:
-        yield f"{gateway} is not present"
-    yield from _only(step, "gateways", f"gateway:{gateway}")
-
-
-def beat_gateway(step: Step) -> Iterator[str]:
-    here = step.before.get(f"gateway:{step.action.actor}") is not None
-    yield from _refused(step, None if here else "PresenceLost")
-
-
-def leave_gateway(step: Step) -> Iterator[str]:
-    gateway = step.action.actor
-    if gateway in step.after.get("gateways", []) or step.after.get(f"gateway:{gateway}") is not None:
-        yield f"{gateway} is still present"
-    yield from _only(step, "gateways", f"gateway:{gateway}")
+        yield from has(step, sequence_id, arrival=int(step.before.get("arrival", 0)) + 1, **due)
 
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         acquire, renew, resign, submit, dispatch, commit, reassign, end, attach, detach, restore,
-        join_engine, beat_engine, drain_engine, report_engine, leave_engine, ask_report, trim_inbox,
-        join_gateway, beat_gateway, leave_gateway,
+        presence.join_engine, presence.beat_engine, presence.drain_engine, presence.report_engine, presence.leave_engine, presence.ask_report, presence.trim_inbox,
+        presence.join_gateway, presence.beat_gateway, presence.leave_gateway,
     )
 }  # fmt: skip
 

@@ -38,6 +38,25 @@ class Step:
     """What the actors know after it."""
 
 
+FIELDS = {
+    "body",
+    "state",
+    "arrival",
+    "attempt",
+    "engine",
+    "listeners",
+    "group",
+    "choice",
+    "prompt_index",
+    "ttl",
+}
+
+
+def fragments(view: View) -> tuple[str, ...]:
+    """Records that are not whole; nothing else can be said about such a state."""
+    return tuple(f"half a record of {i}" for i, fields in view.records.items() if not set(fields) >= FIELDS)
+
+
 def groups_of(view: View) -> dict[str, list[dict[str, str]]]:
     found: dict[str, list[dict[str, str]]] = {}
     for fields in view.records.values():

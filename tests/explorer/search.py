@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tests.explorer.actions import lost_replies
 from tests.explorer.answers import rules
-from tests.explorer.invariants import Step, state_laws, step_laws
+from tests.explorer.invariants import Step, fragments, state_laws, step_laws
 from tests.explorer.model import Action, View, World
 from tests.explorer.server import Lab
 
@@ -103,7 +103,11 @@ class Search:
             world = node.world.after(action, seen.answer)
             trail = (*node.trail, f"{action.label} -> {seen.answer}" if action.call else action.label)
             step = Step(node.view, action, seen.answer, seen.after, seen.heard, world)
-            problems = (*step_laws(step), *rules(step), *state_laws(seen.after, world))
+            problems = fragments(seen.after) or (
+                *step_laws(step),
+                *rules(step),
+                *state_laws(seen.after, world),
+            )
             yield (
                 Outcome(0, self.steps, trail, problems)
                 if problems

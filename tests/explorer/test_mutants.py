@@ -58,6 +58,7 @@ def kill(lab: Lab, mutant: Mutant) -> Outcome | None:
         lab.use({})
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("file", EXERCISED_BY)
 def test_no_check_can_be_deleted_unnoticed(lab: Lab, file: str) -> None:
     mutants = [m for m in ALL if m.file == file and (file, m.what) not in EQUIVALENT]
