@@ -6,10 +6,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from fastapi import FastAPI, Request
 from redis.exceptions import RedisError
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
@@ -36,14 +35,7 @@ from shared.observability.logging import RateLimit
 from shared.protocol.result import GatewayStatus
 
 LOG = logging.getLogger(__name__)
-ROUTES = [
-    *completions.routes,
-    *chat.routes,
-    *models.routes,
-    *requests.routes,
-    *iterations.routes,
-    *ops.routes,
-]
+ROUTERS = [module.router for module in (completions, chat, models, requests, iterations, ops)]
 _FRAMEWORK_CODES = {
     404: (ErrorCode.NOT_FOUND, "there is nothing at this path"),
     405: (ErrorCode.METHOD_NOT_ALLOWED, "this path does not take this method"),
@@ -91,8 +83,9 @@ def build_gateway(settings: GatewaySettings, *, url: str = "") -> Gateway:
 
 def build_app(gateway: Gateway) -> ASGIApp:
     """The ASGI application of one gateway. It has no lifespan: `running` is its life."""
-    app = Starlette(routes=ROUTES)
-    app.router.redirect_slashes = False
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    for router in ROUTERS:
+        app.include_router(router)
     app.state.gateway = gateway
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _framework_error)

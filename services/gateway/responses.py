@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from services.gateway.errors import error_body, error_response
@@ -25,7 +26,7 @@ SSE_HEADERS = [
 ]
 
 
-class StreamedAnswer:
+class StreamedAnswer(Response):
     """Server-sent events: one per piece, then usage or the error, then `[DONE]`."""
 
     def __init__(
@@ -35,6 +36,7 @@ class StreamedAnswer:
         first: number of the first event to send.
         cancels: whether this reader's leaving may end the request.
         """
+        super().__init__()
         self._hub = hub
         self._stream = stream
         self._renderer = renderer
@@ -78,10 +80,11 @@ class StreamedAnswer:
         return f"id: {self._stream.group}:{number}\ndata: {data}\n\n".encode()
 
 
-class WholeAnswer:
+class WholeAnswer(Response):
     """One JSON object when everything is there, or the error with its own status."""
 
     def __init__(self, hub: Hub, stream: GroupStream, renderer: Renderer) -> None:
+        super().__init__()
         self._hub = hub
         self._stream = stream
         self._renderer = renderer

@@ -1,15 +1,14 @@
 """`POST /v1/chat/completions`."""
 
-from starlette.requests import Request
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from fastapi import APIRouter, Request
+from starlette.responses import Response
 
 from services.gateway.routes.generate import generate
 
+router = APIRouter()
 
-async def chat(request: Request) -> ASGIApp:
+
+@router.post("/v1/chat/completions")
+async def chat(request: Request) -> Response:
     """Answer a conversation."""
     return await generate(request, "chat")
-
-
-routes = [Route("/v1/chat/completions", chat, methods=["POST"])]

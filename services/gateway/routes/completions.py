@@ -1,9 +1,7 @@
 """`POST /v1/completions`, and the tokenizer behind it: `/tokenize` and `/detokenize`."""
 
-from starlette.requests import Request
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from services.gateway.body import parse, read_json
 from services.gateway.checks import messages, token_ids
@@ -13,12 +11,16 @@ from services.gateway.intake import check_model
 from services.gateway.openai_schema import DetokenizeBody, TokenizeBody
 from services.gateway.routes.generate import generate
 
+router = APIRouter()
 
-async def completions(request: Request) -> ASGIApp:
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
     """Continue one or more prompts."""
     return await generate(request, "completions")
 
 
+@router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     """Token ids of a text or of a conversation."""
     gateway = gateway_of(request)
@@ -34,6 +36,7 @@ async def tokenize(request: Request) -> Response:
     return JSONResponse({"tokens": list(ids), "count": len(ids), "max_model_len": context})
 
 
+@router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     """The text of token ids."""
     gateway = gateway_of(request)
@@ -43,10 +46,3 @@ async def detokenize(request: Request) -> Response:
         raise invalid("tokens", "tokens is required")
     ids = token_ids(fields.tokens, "tokens", gateway.model.vocab_size)
     return JSONResponse({"prompt": gateway.model.decode(ids)})
-
-
-routes = [
-    Route("/v1/completions", completions, methods=["POST"]),
-    Route("/tokenize", tokenize, methods=["POST"]),
-    Route("/detokenize", detokenize, methods=["POST"]),
-]

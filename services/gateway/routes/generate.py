@@ -1,7 +1,7 @@
 """What both generation routes do: read, refuse or submit, answer."""
 
 from starlette.requests import Request
-from starlette.types import ASGIApp
+from starlette.responses import Response
 
 from services.gateway import admission
 from services.gateway.body import read_json
@@ -15,7 +15,7 @@ from shared.errors import RequestError
 FAULT_HEADER = "x-orca-fault"
 
 
-async def generate(request: Request, route: Route) -> ASGIApp:
+async def generate(request: Request, route: Route) -> Response:
     """Answer a completion or a chat.
 
     Raises:

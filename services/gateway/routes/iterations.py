@@ -3,10 +3,9 @@
 import logging
 from typing import Any
 
+from fastapi import APIRouter, Request
 from redis.exceptions import RedisError
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from services.gateway.context import Gateway, gateway_of
 from services.gateway.errors import invalid
@@ -15,9 +14,12 @@ from shared.errors import DecodeError, ErrorCode, RequestError
 from shared.protocol.result import IterationRecord
 from shared.protocol.wire import decode
 
+router = APIRouter()
+
 LOG = logging.getLogger(__name__)
 
 
+@router.get("/v1/iterations")
 async def list_iterations(request: Request) -> Response:
     """Iterations, oldest first; of one engine, or of all by their start."""
     gateway = gateway_of(request)
@@ -64,6 +66,3 @@ async def _read(gateway: Gateway, name: str) -> list[IterationRecord]:
         except DecodeError as error:
             LOG.warning("unreadable iteration record: %s", error)
     return records
-
-
-routes = [Route("/v1/iterations", list_iterations, methods=["GET"])]

@@ -1,20 +1,24 @@
 """Probes and metrics."""
 
+from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from redis.exceptions import RedisError
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from services.gateway.context import gateway_of
 from shared.errors import ErrorCode, RequestError
 
+router = APIRouter()
 
+
+@router.get("/health")
+@router.get("/healthz")
 async def health(request: Request) -> Response:
     """Alive: the event loop answers."""
     return PlainTextResponse("ok\n")
 
 
+@router.get("/readyz")
 async def ready(request: Request) -> Response:
     """Ready, or what is missing."""
     gateway = gateway_of(request)
@@ -26,6 +30,7 @@ async def ready(request: Request) -> Response:
     return PlainTextResponse("ready\n")
 
 
+@router.get("/metrics")
 async def metrics(request: Request) -> Response:
     """The cluster's counters and gauges, and this process's histograms."""
     gateway = gateway_of(request)
@@ -36,11 +41,3 @@ async def metrics(request: Request) -> Response:
     except (RedisError, OSError, TimeoutError):
         raise RequestError(ErrorCode.NOT_READY, "Redis does not answer: no metrics") from None
     return Response(gateway.metrics.page(view), media_type=CONTENT_TYPE_LATEST)
-
-
-routes = [
-    Route("/healthz", health, methods=["GET"]),
-    Route("/health", health, methods=["GET"]),
-    Route("/readyz", ready, methods=["GET"]),
-    Route("/metrics", metrics, methods=["GET"]),
-]

@@ -2,11 +2,9 @@
 
 from typing import Any
 
+from fastapi import APIRouter, Request
 from redis.exceptions import RedisError
-from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from services.gateway import admission
 from services.gateway.context import Gateway, gateway_of
@@ -18,6 +16,8 @@ from shared.channels import request_pool
 from shared.channels.request_pool import Record
 from shared.errors import ErrorCode, RequestError
 from shared.protocol.token import State
+
+router = APIRouter()
 
 END_PATIENCE = 5.0
 
@@ -40,6 +40,7 @@ async def _own_records(request: Request) -> list[Record]:
     return records
 
 
+@router.get("/v1/requests/{id}")
 async def show(request: Request) -> Response:
     """Where a request stands."""
     records = await _own_records(request)
@@ -106,6 +107,7 @@ async def _queue_position(gateway: Gateway, records: list[Record]) -> int | None
     return None if rank is None else max(0, int(rank) - int(running or 0))
 
 
+@router.delete("/v1/requests/{id}")
 async def cancel(request: Request) -> Response:
     """Cancel every choice; one that has ended stays as it is."""
     gateway = gateway_of(request)
@@ -124,7 +126,8 @@ async def cancel(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def events(request: Request) -> ASGIApp:
+@router.get("/v1/requests/{id}/events")
+async def events(request: Request) -> Response:
     """The request's events again, from behind `Last-Event-ID` on; reading here never cancels."""
     gateway, group = gateway_of(request), request.path_params["id"]
     admission.check_open(gateway)
@@ -140,10 +143,3 @@ def _first_event(last: str | None, group: str) -> int:
     if head != group or not (number.isascii() and number.isdecimal()) or len(number) > 9:
         raise invalid("Last-Event-ID", "Last-Event-ID is no event of this request")
     return int(number) + 1
-
-
-routes = [
-    Route("/v1/requests/{id}", show, methods=["GET"]),
-    Route("/v1/requests/{id}", cancel, methods=["DELETE"]),
-    Route("/v1/requests/{id}/events", events, methods=["GET"]),
-]
