@@ -293,7 +293,8 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
         acquire, renew, resign, submit, dispatch, commit, reassign, end, attach, detach, restore,
-        presence.join_engine, presence.beat_engine, presence.drain_engine, presence.report_engine, presence.leave_engine, presence.ask_report, presence.trim_inbox,
+        presence.join_engine, presence.beat_engine, presence.drain_engine, presence.report_engine,
+        presence.leave_engine, presence.ask_report, presence.trim_inbox,
         presence.join_gateway, presence.beat_gateway, presence.leave_gateway,
     )
 }  # fmt: skip
