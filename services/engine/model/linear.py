@@ -14,9 +14,9 @@ from transformers.pytorch_utils import Conv1D
 
 LOG = logging.getLogger(__name__)
 
-LONGEST_SUM = 384
-"""Most products that one chain of additions sums: oneDNN adds them one after the other, and the
-rounding of a long chain took the logits of a 30-layer model 2e-4 away from `transformers`."""
+LONGEST_SUM = 768
+"""Most products that one chain of additions sums: oneDNN adds them one after the other, so a long
+chain rounds more than it must. Half as long costs a fifth of the decode speed (docs/measurements.md)."""
 
 
 class PackedLinear(nn.Module):
