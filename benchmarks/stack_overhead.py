@@ -47,11 +47,11 @@ def stream_one(client: httpx.Client, model: str, i: int) -> int:
 
 def stack_round(url: str, model: str, n: int) -> float:
     """Output tokens per second of n concurrent streams."""
-    with httpx.Client(base_url=url, timeout=600, limits=httpx.Limits(max_connections=n)) as client:
-        with ThreadPoolExecutor(n) as threads:
-            start = time.perf_counter()
-            tokens = sum(threads.map(lambda i: stream_one(client, model, i), range(n)))
-            return tokens / (time.perf_counter() - start)
+    limits = httpx.Limits(max_connections=n)
+    with httpx.Client(base_url=url, timeout=600, limits=limits) as client, ThreadPoolExecutor(n) as threads:
+        start = time.perf_counter()
+        tokens = sum(threads.map(lambda i: stream_one(client, model, i), range(n)))
+        return tokens / (time.perf_counter() - start)
 
 
 def engine_alone(threads: int) -> None:
@@ -118,7 +118,9 @@ def main() -> None:
 
 def measure(stack: "subprocess.Popen[str]", alone: "subprocess.Popen[str]", rounds: int) -> None:
     """Alternate between both and print the table."""
-    assert stack.stdout and alone.stdin and alone.stdout
+    assert stack.stdout is not None
+    assert alone.stdin is not None
+    assert alone.stdout is not None
     url = next(line for line in stack.stdout if line.startswith("ready ")).split()[1]
     model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
     assert alone.stdout.readline() == "ready\n"

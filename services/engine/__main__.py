@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from services.engine.settings import EngineSettings
-from shared.errors import OrcaError
+from shared.errors import OrcaError, SettingsError
 from shared.observability.logging import configure
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def main(argv: list[str] | None = None) -> int:
         )
         configure("engine", settings.log_level)
         _serve(settings)
+    except SettingsError as error:
+        sys.stderr.write(f"orca engine: {error}\n")
+        return 2
     except OrcaError as error:
         sys.stderr.write(f"orca engine: {error}\n")
         return 1
@@ -124,7 +127,6 @@ def build_executor(settings: EngineSettings) -> "Executor":
 
 def _slots(settings: EngineSettings, *, bytes_per_slot: int, context: int) -> int:
     from services.engine.memory import default_slots, free_bytes
-    from shared.errors import SettingsError
 
     if settings.kv_slots is not None:
         return settings.kv_slots
@@ -150,7 +152,6 @@ def _check_redis(url: str) -> None:
 
     from shared.channels.calls import connect
     from shared.channels.server_check import check_server_sync
-    from shared.errors import SettingsError
 
     try:
         with connect(url) as client:
@@ -176,4 +177,8 @@ def _handle_signals(loop: "EngineLoop") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is handed over; taking a torch process apart would only burn seconds of processor time.
+    os._exit(status)

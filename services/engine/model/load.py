@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.utils.logging import disable_progress_bar
 
 from services.engine.inputs import FlatBatch
 from services.engine.kv_manager import KVLayout
@@ -58,6 +59,7 @@ def load_model(directory: Path, *, max_model_len: int | None = None) -> LoadedMo
     config = _read_config(directory)
     context = _context(config, max_model_len)
     _refuse_unsupported(config, context)
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # logs are whole lines
     try:
         network = AutoModelForCausalLM.from_pretrained(
             directory, config=config, dtype=torch.float32, attn_implementation=NAME, local_files_only=True
