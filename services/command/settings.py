@@ -58,7 +58,9 @@ class UpSettings(Settings):
     max_body_bytes: int = Field(16 << 20, ge=1024, description="larger bodies are refused with 413")
     queue_timeout: float = Field(0.0, ge=0, description="seconds a request may wait; 0 = no limit")
     stall_timeout: float = Field(60.0, gt=0, description="seconds of silence before a stream fails")
-    orphan_timeout: float = Field(30.0, ge=0, description="seconds a dead gateway's requests are kept")
+    orphan_timeout: float = Field(
+        30.0, ge=0, description="not in force yet: a dead gateway's requests run to their end"
+    )
     grace: float = Field(30.0, ge=0, description="seconds that open streams get when the stack stops")
     record_ttl: float = Field(600.0, gt=0, description="seconds that an ended request's record is kept")
     api_key_file: Path | None = Field(None, description="one name:key a line; without it the server is open")

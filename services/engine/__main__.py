@@ -49,6 +49,11 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    """Told to stop while still loading: nothing is held, so nothing is to be handed over."""
+    os._exit(0)
+
+
 def _serve(settings: EngineSettings) -> None:
     # Before torch is imported, which takes seconds: an unfit server is refused at once.
     _check_redis(settings.redis_url)
@@ -177,6 +182,8 @@ def _handle_signals(loop: "EngineLoop") -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end_at_once)
+    signal.signal(signal.SIGINT, _end_at_once)
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -33,7 +33,7 @@ class GatewaySettings(RedisSettings):
         60.0, ge=0, description="seconds a running stream may be silent, ten times that in prefill; 0 = off"
     )
     orphan_timeout: float = Field(
-        30.0, ge=0, description="seconds a dead gateway's requests are kept, by the scheduler"
+        30.0, ge=0, description="not in force yet: a dead gateway's requests run to their end"
     )
     grace: float = Field(30.0, ge=0, description="seconds open streams get when the gateway stops")
     record_ttl: float = Field(600.0, ge=1, description="seconds an ended request's record is kept")

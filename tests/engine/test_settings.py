@@ -74,7 +74,7 @@ def test_a_missing_model_ends_the_start_with_a_sentence(
     tmp_path: Path, redis_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--redis-url", redis_url, "--served-name", "m", "--model", str(tmp_path)]
-    assert main(options) == 1
+    assert main(options) == 2
     message = capsys.readouterr().err
     assert "orca engine: " in message
     assert "config.json" in message
@@ -86,7 +86,7 @@ def test_a_redis_that_evicts_is_refused(
 ) -> None:
     redis_client.config_set("maxmemory-policy", "allkeys-lru")  # type: ignore[attr-defined]
     try:
-        assert main(["--redis-url", redis_url, "--served-name", "m"]) == 1
+        assert main(["--redis-url", redis_url, "--served-name", "m"]) == 2
     finally:
         redis_client.config_set("maxmemory-policy", "noeviction")  # type: ignore[attr-defined]
     assert "noeviction" in capsys.readouterr().err
