@@ -65,6 +65,9 @@ class Heartbeat:
             except redis.RedisError as error:
                 if self._limit.ready("refused"):
                     LOG.warning("heartbeat refused: %s", error)
+            except Exception:
+                # A heart that stops for a fault of its own would make a healthy engine a lost one.
+                LOG.exception("heartbeat failed")
 
     def beat(self) -> None:
         """One beat; sets `lost` instead of raising when the pool has forgotten the engine."""

@@ -94,9 +94,15 @@ class Hub:
         if timer is not None:
             timer.cancel()
 
-    def leave(self, stream: GroupStream) -> None:
-        """A reader has left; the last one takes the request with it, as `on_disconnect` says."""
+    def leave(self, stream: GroupStream, *, cancels: bool = True) -> None:
+        """A reader has left; the last one takes the request with it, as `on_disconnect` says.
+
+        One that `cancels` nothing has only looked, unless it resumed what its maker left.
+        """
         stream.readers -= 1
+        stream.left = stream.left or cancels
+        if not stream.left:
+            return
         request = stream.requests[0]
         if stream.readers > 0 or stream.done or request.on_disconnect == "finish":
             return
@@ -115,6 +121,7 @@ class Hub:
     async def _cancel_unread(self, stream: GroupStream) -> None:
         """Cancel, unless another gateway still has a reader."""
         others = 0
+        gone = RequestError(ErrorCode.REQUEST_CANCELLED, "the client left")
         for request in stream.requests:
             call = request_pool.detach(
                 self.shared.keys, sequence_id=request.id, gateway_id=self.shared.gateway_id
@@ -123,7 +130,10 @@ class Hub:
                 others = max(others, await self.shared.pool.run(call, patience=DETACH_PATIENCE))
             except (RedisError, OSError) as error:
                 LOG.warning("cannot detach: %s", error, extra={"request_id": request.id})
-        gone = RequestError(ErrorCode.REQUEST_CANCELLED, "the client left")
+                others = 1  # nobody can say that there is no other reader
+        if stream.readers:  # one came back meanwhile: listen again and read what was missed
+            stream.resubscribed()
+            return
         await stream.abandon(gone, end=others == 0)
 
     # -- background work

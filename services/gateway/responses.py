@@ -113,8 +113,7 @@ async def _until_left(
     cancels: bool,
 ) -> None:
     """Run `answer` until it ends or the client leaves, whichever is first."""
-    if cancels:
-        hub.enter(stream)
+    hub.enter(stream)
     work = asyncio.create_task(answer())
     left = asyncio.create_task(_left(receive))
     try:
@@ -122,8 +121,7 @@ async def _until_left(
         if work.done():
             _raise_unless_gone(work)
     finally:
-        if cancels:
-            hub.leave(stream)
+        hub.leave(stream, cancels=cancels)
         await cancel_all((work, left))
 
 

@@ -56,6 +56,8 @@ class GroupStream:
         self.failure: RequestError | None = None
         self.done = False
         self.readers = 0
+        self.left = False
+        """The reader that made the request has left it."""
         self._numbers = {request.id: request.choice for request in requests}
         self._log = GroupLog(shared, requests, prompts)
         self._states = [State.WAITING] * len(requests)
@@ -246,9 +248,14 @@ class GroupStream:
         """A group stands or falls together: what is still open ends with the failure."""
         cancelled = error.code == ErrorCode.REQUEST_CANCELLED
         outcome = State.CANCELLED if cancelled else State.FAILED
-        for request, choice, state in zip(self.requests, self.answer.choices, self._states, strict=True):
-            if not (choice.finish_reason or state.ended):
-                await self._end(request, outcome, code=error.code, message=error.message)
+        members = zip(self.requests, self.answer.choices, self._states, strict=True)
+        await asyncio.gather(
+            *(
+                self._end(request, outcome, code=error.code, message=error.message)
+                for request, choice, state in members
+                if not (choice.finish_reason or state.ended)
+            )
+        )
         if not cancelled:
             LOG.warning(
                 "request failed: %s", error.message, extra={"request_id": self.group, "code": error.code}
@@ -275,7 +282,7 @@ class GroupStream:
         )
         try:
             await self._shared.pool.run(call, patience=END_PATIENCE)
-        except RedisError as error:
+        except (RedisError, OSError) as error:
             LOG.error("cannot end a sequence: %s", error, extra={"request_id": request.id})
 
     # -- the log

@@ -76,7 +76,7 @@ class Leadership:
                     LOG.warning("the lead is lost: the lease lapsed or another took it")
                     self._ended.set()
                 renewed = time.monotonic()
-            except RedisError:
+            except (RedisError, OSError):
                 if time.monotonic() - renewed > lease.LEASE_SECONDS:
                     LOG.warning("the lead is lost: Redis did not answer for a whole lease")
                     self._ended.set()

@@ -126,7 +126,10 @@ class IterationLoop:
             self._recovery.refresh(sequence_id)
         except DecodeError as error:
             inbox.bury(self._pool.client, self._keys, channel="record", error=error)
-            self._state.forget(sequence_id)
+            known = self._state.sequences.get(sequence_id)
+            if known is not None:
+                message = "the record of this request is unreadable; send the request again"
+                self._recovery.carry_out(Fail(known.request, ErrorCode.INTERNAL_ERROR, message))
 
     def _lost_engines(self) -> list[InboxEvent]:
         """Engines whose presence lapsed, once Redis has answered us for one full lease."""

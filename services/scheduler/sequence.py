@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from shared.protocol.request import GenerationRequest
 from shared.protocol.result import Phase
 
-Order = tuple[int, str]
-"""What candidates are ordered by: arrival, then the id to make it total."""
+Order = tuple[int, int, str]
+"""What candidates are ordered by: priority (lower first), arrival, then the id to make it total."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Sequence:
 
     @property
     def order(self) -> Order:
-        return self.arrival, self.request.id
+        return self.request.priority, self.arrival, self.request.id
 
     @property
     def reserved_slots(self) -> int:

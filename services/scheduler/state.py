@@ -204,7 +204,7 @@ class SchedulerState:
 
     def _never_fits(self, sequences: "Iterator[Sequence] | list[Sequence]") -> list[Effect]:
         """Refuse what no live engine could ever hold: it would block the head of the line for ever."""
-        room = max((ledger.n_slots for ledger in self._loads()), default=None)
+        room = max((ledger.n_slots for ledger in self.engines.values()), default=None)
         if room is None:
             return []
         message = "the request needs {} K/V slots (prompt and answer), and no engine has more than {}"

@@ -8,8 +8,9 @@ from redis.exceptions import OutOfMemoryError
 
 from shared.channels import lease, presence
 from shared.channels.calls import Call, Pool
+from shared.channels.request_pool import detach
 from shared.protocol.token import State
-from tests.shared.pool import Bench, make_request
+from tests.shared.pool import GATEWAY, Bench, make_request
 
 A, B = make_request("a"), make_request("b")
 
@@ -37,6 +38,10 @@ def test_requests_can_end_on_a_full_server(full: Bench) -> None:
     assert full.end(A, State.CANCELLED) is State.RUNNING
     assert full.end(B, State.CANCELLED) is State.WAITING
     assert full.client.zcard(full.keys.open) == 0
+
+
+def test_a_reader_can_leave_on_a_full_server(full: Bench) -> None:
+    assert full.run(detach(full.keys, sequence_id="a", gateway_id=GATEWAY)) == 0
 
 
 def test_presence_and_lead_are_kept_and_change_hands_on_a_full_server(full: Bench) -> None:
