@@ -202,6 +202,12 @@ def back_in_time(world: World, view: View) -> list[Action]:
     return found
 
 
+def after_a_loss(world: World, view: View) -> list[Action]:
+    """A restored record counts its attempts anew, so only the engine tells two first attempts apart."""
+    found = [*commits(world, E1), *commits(world, E2)]
+    return [*found, *dispatches(world, view, "s1", E2, A), *reassigns(world, "s1", A)]
+
+
 def comings(world: World, view: View) -> list[Action]:
     fence = _fence(world, "s1")
     found = [do.ask_report("s1", fence, E1), do.bury_engine("s1", fence, E1), *commits(world, E1)]
@@ -238,6 +244,10 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario("the door", (), door, 3, lost=2),
         Scenario("two readers", start(A), readers, 3),
         Scenario("the server goes back in time", (*start(A), run_first(A)), back_in_time, 3),
+        Scenario("an engine sleeps through a loss",
+                 (*start(A), run_first(A), lambda _w, _v: do.lose_record(A),
+                  lambda _w, _v: do.restore("g1", A, 0)),
+                 after_a_loss, 2),
         Scenario("engines come and go", start(A)[:2], comings, 3),
         Scenario("gateways come and go", (), gateways, 4),
     )

@@ -14,6 +14,7 @@ DEATH, LEAD, SLEEPER = "an engine dies", "the lead changes hands", "a sleeper wa
 CANCEL, STOP, CHOICES = "cancel against dispatch and commit", "a stop string ends a sequence", "two choices"
 PROMPTS, MIXED, DOOR = "two prompts", "a mixed batch", "the door"
 READERS, BACK = "two readers", "the server goes back in time"
+LOSS = "an engine sleeps through a loss"
 ENGINES, GATEWAYS = "engines come and go", "gateways come and go"
 EXERCISED_BY = {
     "_lib": (STOP, PROMPTS, CHOICES, READERS, BACK, MIXED, DEATH),
@@ -22,7 +23,7 @@ EXERCISED_BY = {
     "attach": (READERS,),
     "beat_engine": (ENGINES,),
     "beat_gateway": (GATEWAYS,),
-    "commit": (STOP, CANCEL, CHOICES, ENGINES, MIXED, DEATH, BACK),
+    "commit": (STOP, LOSS, CANCEL, CHOICES, ENGINES, MIXED, DEATH, BACK),
     "detach": (READERS,),
     "dispatch": (LEAD, MIXED, ENGINES, CHOICES, CANCEL, DEATH),
     "drain_engine": (ENGINES,),
