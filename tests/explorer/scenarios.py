@@ -138,7 +138,7 @@ def stop_string(world: World, view: View) -> list[Action]:
     found = [*commits(world, E1), *dispatches(world, view, "s1", E1, A)]
     found += [do.end("g1", A, State.COMPLETED, n_tokens=n) for n in (0, 1, 2, 5)]
     found += [do.end("g1", A, State.COMPLETED), do.end("g2", A, State.FAILED, n_tokens=0)]
-    return found
+    return [*found, do.end("g2", A, State.CANCELLED)]
 
 
 def group(world: World, view: View) -> list[Action]:
