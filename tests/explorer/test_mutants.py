@@ -3,11 +3,14 @@
 Each mutant is one changed script, run through the scenarios that exercise it until a law breaks.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
 import pytest
 
 from tests.explorer.mutants import ALL, Mutant
 from tests.explorer.scenarios import SCENARIOS
-from tests.explorer.search import Outcome, Search
+from tests.explorer.search import Outcome, Scenario, Search
 from tests.explorer.server import SCRIPTS, Lab
 
 DEATH, LEAD, SLEEPER = "an engine dies", "the lead changes hands", "a sleeper wakes"
@@ -46,12 +49,19 @@ EQUIVALENT: dict[tuple[str, str], str] = {}
 """(file, what was deleted) -> why no behaviour can differ without it."""
 
 
+def deepening(names: Sequence[str]) -> Iterator[Scenario]:
+    """All scenarios one step deep, then two, and so on: most mutants die early somewhere."""
+    scenarios = [SCENARIOS[name] for name in names]
+    for depth in range(1, max(scenario.depth for scenario in scenarios) + 1):
+        yield from (replace(one, depth=depth) for one in scenarios if depth <= one.depth)
+
+
 def kill(lab: Lab, mutant: Mutant) -> Outcome | None:
     """The first violation that the mutant causes; None when it survives."""
     lab.use(mutant.sources())
     try:
-        for name in EXERCISED_BY[mutant.file]:
-            outcome = Search(lab, SCENARIOS[name]).run()
+        for scenario in deepening(EXERCISED_BY[mutant.file]):
+            outcome = Search(lab, scenario).run()
             if outcome.problems:
                 return outcome
         return None
