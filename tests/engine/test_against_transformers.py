@@ -19,9 +19,9 @@ N_PROMPTS, IN_FLIGHT = 32, 16
 NEAR_TIE = 1e-3
 TOLERANCE = 1e-4
 """For each row's largest difference. The library has two ways to the same logits, with and without its
-cache, which differ by up to 8e-5 on the demo model; the nearer one is compared with. Rows that follow a very
-short prompt amplify any rounding on the demo model (docs/measurements.md), so there one row in ten may
-be further off, up to 3e-4; on the small models none may."""
+cache, which differ by up to 8e-5 on the demo model; the nearer one is compared with. On the demo model some
+rows are sensitive to any change of rounding (docs/measurements.md): there one row in ten may be further
+off, up to 3e-4, which is short of the goal; on the small models none may."""
 
 
 def english(directory: Path) -> list[int]:
