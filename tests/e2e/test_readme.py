@@ -37,7 +37,7 @@ def test_the_curl_call_streams_an_answer(stack: Stack) -> None:
 
 
 def test_the_openai_call_prints_an_answer(stack: Stack) -> None:
-    run(sys.executable, "-c", block("python", stack))
+    assert run(sys.executable, "-c", block("python", stack)).strip()
 
 
 def test_the_terminal_chat_streams_an_answer(stack: Stack) -> None:
