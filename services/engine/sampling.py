@@ -48,9 +48,9 @@ def sample(
         banned: ids that may not come now (end-of-sequence before `min_tokens`).
 
     Raises:
-        ValueError: a `logit_bias` names an id outside the vocabulary.
+        ValueError: a `logit_bias` names an id outside the vocabulary, or every token is banned.
     """
-    scores = _adjust(logits, params, prompt, output, banned)
+    scores = adjust(logits, params, prompt, output, banned)
     if params.temperature == 0.0:
         token = int(np.argmax(scores))  # the lowest id among equals
     else:
@@ -84,10 +84,22 @@ def top_logprobs(logprobs: Row, n: int) -> tuple[tuple[int, float], ...]:
     return tuple((int(i), float(logprobs[i])) for i in ids)
 
 
-def _adjust(
-    logits: Row, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], banned: Iterable[int]
+def adjust(
+    logits: Row,
+    params: SamplingParams,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    banned: Iterable[int] = (),
 ) -> Row:
-    """Penalties, then bias, then bans; the row itself where nothing applies."""
+    """[V] scores: penalties, then bias, then bans; the row itself where nothing applies.
+
+    The repetition penalty is that of `transformers`: every token of prompt and output, once, a
+    positive score divided and a negative one multiplied. Presence and frequency penalties are
+    OpenAI's: tokens of the output alone, `score -= presence + frequency * count`.
+
+    Raises:
+        ValueError: as `sample` does.
+    """
     scores = logits
     if params.repetition_penalty != 1.0:
         scores = logits.astype(np.float64)
@@ -110,6 +122,8 @@ def _adjust(
     if outlaws:
         scores = _own(scores, logits)
         scores[outlaws] = -np.inf
+        if scores.max() == -np.inf:
+            raise ValueError("every token of the vocabulary is banned at this place")
     return scores
 
 
@@ -117,8 +131,31 @@ def _own(scores: Row, logits: Row) -> Row:
     return logits.astype(np.float64) if scores is logits else scores
 
 
+def probabilities(scores: Row, params: SamplingParams) -> Row:
+    """[V] float64, sums to one: what each token is drawn with after temperature, top_k, top_p and min_p.
+
+    Only for a temperature over zero. `scores` are those of `adjust`.
+    """
+    weights, candidates = _weigh(scores, params)
+    if candidates is not None:
+        dense = np.zeros(len(scores))
+        dense[candidates] = weights
+        weights = dense
+    weights /= weights.sum()
+    return weights
+
+
 def _draw(scores: Row, params: SamplingParams, number: float) -> int:
     """Inverse of the distribution function, in token-id order, in float64."""
+    weights, candidates = _weigh(scores, params)
+    sums = np.cumsum(weights)
+    place = int(np.searchsorted(sums, number * sums[-1], side="right"))
+    place = min(place, int(np.searchsorted(sums, sums[-1], side="left")))  # rounding must not leave the row
+    return place if candidates is None else int(candidates[place])
+
+
+def _weigh(scores: Row, params: SamplingParams) -> tuple[Row, npt.NDArray[np.int64] | None]:
+    """Weights relative to the best token's 1, and the ids they belong to; None for all."""
     weights = scores.astype(np.float64)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         weights -= weights.max()
@@ -126,12 +163,7 @@ def _draw(scores: Row, params: SamplingParams, number: float) -> int:
         weights /= params.temperature
         np.exp(weights, out=weights)
     candidates = _candidates(weights, params)
-    if candidates is not None:
-        weights = weights[candidates]
-    sums = np.cumsum(weights)
-    place = int(np.searchsorted(sums, number * sums[-1], side="right"))
-    place = min(place, int(np.searchsorted(sums, sums[-1], side="left")))  # rounding must not leave the row
-    return place if candidates is None else int(candidates[place])
+    return weights if candidates is None else weights[candidates], candidates
 
 
 def _candidates(weights: Row, params: SamplingParams) -> npt.NDArray[np.int64] | None:
