@@ -109,7 +109,6 @@ def build_executor(settings: EngineSettings) -> "Executor":
     """
     import torch
 
-    from services.engine.faults import FaultInjector
     from services.engine.iteration import Executor
     from services.engine.kv_manager import KVManager
     from services.engine.model.demo import resolve_model
@@ -125,7 +124,11 @@ def build_executor(settings: EngineSettings) -> "Executor":
             model.max_model_len,
             n_slots,
         )
-    executor = Executor(model, KVManager(model.layout, n_slots), FaultInjector(enabled=settings.test_faults))
+    executor = Executor(model, KVManager(model.layout, n_slots))
+    if settings.test_faults:
+        from shared.faults import FaultInjector
+
+        executor.faults = FaultInjector()
     executor.warm_up()
     return executor
 

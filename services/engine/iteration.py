@@ -8,10 +8,10 @@ member fails for that member alone.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
-from services.engine.faults import FaultInjector
 from services.engine.inputs import MemberInput, flatten
 from services.engine.kv_manager import KVManager
 from services.engine.model.load import LoadedModel
@@ -25,6 +25,16 @@ from shared.protocol.token import FinishReason, TokenEntry
 from shared.protocol.wire import encode
 
 LOG = logging.getLogger(__name__)
+
+
+class FaultHook(Protocol):
+    """What tests put in the way of their own requests; absent outside of them."""
+
+    def reach(self, header: str, sequence_id: str, *, stage: str, index: int) -> None:
+        """A sequence with a fault header has reached a stage on the way to its `index`-th token."""
+
+    def forget(self, sequence_id: str) -> None:
+        """A sequence has been released."""
 
 
 @dataclass(slots=True)
@@ -76,9 +86,10 @@ class _Running:
     input: MemberInput
     phase: Phase
 
-    def reach(self, faults: FaultInjector, stage: str) -> None:
+    def reach(self, faults: FaultHook | None, stage: str) -> None:
         first = self.sequence.first
-        faults.reach(first.fault, first.id, stage=stage, index=self.entry.index)
+        if faults is not None and first.fault:
+            faults.reach(first.fault, first.id, stage=stage, index=self.entry.index)
 
 
 @dataclass(slots=True)
@@ -87,7 +98,7 @@ class Executor:
 
     model: LoadedModel
     kv: KVManager
-    faults: FaultInjector = field(default_factory=lambda: FaultInjector(enabled=False))
+    faults: FaultHook | None = None
     sequences: dict[str, LocalSequence] = field(default_factory=dict)
 
     def execute_iteration(self, descriptor: BatchDescriptor) -> Executed:
@@ -113,7 +124,7 @@ class Executor:
     def release(self, sequence_id: str) -> None:
         """Drop all that is held of a sequence."""
         self.kv.release(sequence_id)
-        if self.sequences.pop(sequence_id, None) is not None:
+        if self.sequences.pop(sequence_id, None) is not None and self.faults is not None:
             self.faults.forget(sequence_id)
 
     def drop_all(self) -> None:

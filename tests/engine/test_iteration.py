@@ -135,7 +135,7 @@ def test_a_fault_is_honoured_only_where_faults_are_switched_on(llama: LoadedMode
 
 def test_a_sleep_holds_the_iteration_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("services.engine.faults.time.sleep", slept.append)
+    monkeypatch.setattr("shared.faults.time.sleep", slept.append)
     fill(driver, c="decode:1=sleep:1.5,decode:1=raise").run()
     assert slept == [1.5]
     unharmed(driver, "abde")

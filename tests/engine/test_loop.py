@@ -11,7 +11,6 @@ import redis
 
 from services.engine import heartbeat as heartbeat_module
 from services.engine import loop as loop_module
-from services.engine.faults import FaultInjector
 from services.engine.heartbeat import Heartbeat
 from services.engine.iteration import Executor
 from services.engine.kv_manager import KVManager
@@ -21,6 +20,7 @@ from services.engine.model.load import LoadedModel
 from services.engine.model.selective_batching import PROGRESS
 from shared.channels import inbox, lease, presence, request_pool
 from shared.channels.calls import Pool, connect
+from shared.faults import FaultInjector
 from shared.keys import Keys
 from shared.protocol.batch import BatchDescriptor, ContinuingEntry, FirstEntry
 from shared.protocol.inbox import EngineDraining, EngineJoined, EngineLeft, InboxEvent, Reported, Returned
@@ -139,7 +139,7 @@ class Engine:
 
     def __init__(self, url: str, keys: Keys, model: LoadedModel, *, grace: float = 20.0) -> None:
         self.client = connect(url)
-        self.executor = Executor(model, KVManager(model.layout, 1000), FaultInjector(enabled=True))
+        self.executor = Executor(model, KVManager(model.layout, 1000), FaultInjector())
         self.metrics = EngineMetrics("engine-0")
         self.beats = connect(url)
         self.heartbeat = Heartbeat(self.beats, keys, lambda: PROGRESS.layers)

@@ -18,7 +18,10 @@ async def ask(stack: Stack, fault: str) -> Any:
     return await stack.http.post("/v1/completions", json=BODY, headers={"X-Orca-Fault": fault})
 
 
-async def test_without_the_switch_the_header_does_nothing(make_stack: StackFactory) -> None:
+async def test_without_the_switch_the_header_does_nothing(
+    make_stack: StackFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shared.faults", None)  # an import of the hook would fail
     stack = await make_stack(bytes_script("hello"))
     for fault in ("tokenize=raise", "prefill=raise", "nonsense"):
         response = await ask(stack, fault)
@@ -33,15 +36,24 @@ async def test_with_the_switch_each_stage_is_done_where_it_belongs(make_stack: S
     check_envelope(await ask(stack, "tokenize=raise"), 500, "internal_error")
     response = await ask(stack, "tokenize=sleep:0.01, decode:2=sleep:0.5")
     body = stack.pool.hget(stack.gateway.keys.request(response.json()["id"]), "body") or b""
-    assert b'"fault":"decode:2=sleep:0.5"' in body
-    for bad in ("decode=raise", "prefill=explode", "decode:0=raise", "prefill"):
+    assert b'"fault":"tokenize=sleep:0.01, decode:2=sleep:0.5"' in body
+    for bad in ("decode=raise", "prefill=explode", "decode:0=raise", "prefill", "sample:1=raise", "x=oom:1"):
         check_envelope(await ask(stack, bad), 400, "invalid_value", "X-Orca-Fault")
 
 
-def test_the_hook_is_not_even_imported_without_the_switch() -> None:
-    code = "import sys, services.gateway.server; print('services.gateway.faults' in sys.modules)"
+def test_the_hook_is_one_file_that_no_module_imports_by_itself() -> None:
+    """Every module of the product is imported; only a running service with the switch gets the hook."""
+    code = """
+import importlib, pkgutil, sys, services, shared
+for package in (services, shared):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if module.name != "shared.faults" and not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+assert "services.gateway.server" in sys.modules and "services.engine.loop" in sys.modules
+print([name for name in sys.modules if name.endswith(".faults") and name.startswith(("services", "shared"))])
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "[]"
 
 
 def test_the_switch_is_refused_on_an_open_address() -> None:

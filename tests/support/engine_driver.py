@@ -6,11 +6,11 @@ from itertools import count
 
 import torch
 
-from services.engine.faults import FaultInjector
 from services.engine.inputs import FlatBatch
 from services.engine.iteration import Executed, Executor
 from services.engine.kv_manager import KVManager
 from services.engine.model.load import LoadedModel
+from shared.faults import FaultInjector
 from shared.protocol.batch import BatchDescriptor, ContinuingEntry, Entry, FirstEntry
 from shared.protocol.request import SamplingParams
 
@@ -85,7 +85,7 @@ class Driver:
     def __init__(self, model: LoadedModel, *, n_slots: int = 8192, test_faults: bool = False) -> None:
         self.model = RecordingModel.around(model)
         self.executor = Executor(
-            self.model, KVManager(model.layout, n_slots), FaultInjector(enabled=test_faults)
+            self.model, KVManager(model.layout, n_slots), FaultInjector() if test_faults else None
         )
         self.jobs: dict[str, Job] = {}
         self._numbers = count(1)

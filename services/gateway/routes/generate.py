@@ -6,11 +6,12 @@ from starlette.responses import Response
 from services.gateway import admission
 from services.gateway.body import read_json
 from services.gateway.context import Gateway, gateway_of
+from services.gateway.errors import invalid
 from services.gateway.intake import Caller, Route
 from services.gateway.rendering import Renderer
 from services.gateway.responses import StreamedAnswer, WholeAnswer
 from services.gateway.stream import GroupStream
-from shared.errors import RequestError
+from shared.errors import ErrorCode, RequestError
 
 FAULT_HEADER = "x-orca-fault"
 
@@ -48,9 +49,12 @@ async def _fault(gateway: Gateway, request: Request) -> str:
     text = request.headers.get(FAULT_HEADER, "")
     if not (text and gateway.settings.test_faults):
         return ""
-    from services.gateway import faults
+    from shared import faults
 
     try:
-        return await faults.accept(text)
+        await faults.tokenize(text)
+    except ValueError as error:
+        raise invalid("X-Orca-Fault", str(error)) from None
     except faults.InjectedFault as fault:
-        raise RequestError(faults.CODE, str(fault)) from None
+        raise RequestError(ErrorCode.INTERNAL_ERROR, str(fault)) from None
+    return text
