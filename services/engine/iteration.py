@@ -293,7 +293,7 @@ class Executor:
         elif isinstance(error, MemoryError):
             code, message = ErrorCode.INTERNAL_ERROR, "the engine ran out of memory for this request"
         else:
-            code, message = ErrorCode.INTERNAL_ERROR, f"the engine failed on this request: {error}"
+            code, message = ErrorCode.ENGINE_FAILED, f"the engine failed on this request: {error}"
         LOG.warning("member failed: %s", message, extra={"request_id": entry.id}, exc_info=error)
         self.kv.release(entry.id)
         if entry.id in self.sequences:

@@ -114,7 +114,7 @@ def test_a_first_entry_replaces_what_an_earlier_attempt_left(driver: Driver) -> 
 def test_a_failing_member_fails_alone(driver: Driver, culprit: str, stage: str) -> None:
     fill(driver, **{culprit: f"{stage}=raise"}).run()
     job = driver.jobs[culprit]
-    assert job.code == "internal_error"
+    assert job.code == "engine_failed"
     assert len(job.output) == (2 if stage == "decode:2" else 0)
     unharmed(driver, "abcde".replace(culprit, ""))
     assert len(driver.executor.kv) == 0
@@ -122,7 +122,7 @@ def test_a_failing_member_fails_alone(driver: Driver, culprit: str, stage: str) 
 
 def test_two_failing_members_fail_and_the_others_go_on(driver: Driver) -> None:
     fill(driver, b="decode:1=raise", d="decode:1=oom").run()
-    assert driver.jobs["b"].code == driver.jobs["d"].code == "internal_error"
+    assert (driver.jobs["b"].code, driver.jobs["d"].code) == ("engine_failed", "internal_error")
     assert "memory" in driver.jobs["d"].message
     unharmed(driver, "ace")
 
@@ -190,7 +190,7 @@ def test_logits_that_are_not_finite_fail_their_member_alone(
         patch.setattr(Executor, "_forward", forward)
         driver.step()
     driver.run()
-    assert driver.jobs["c"].code == "internal_error"
+    assert driver.jobs["c"].code == "engine_failed"
     assert "finite" in driver.jobs["c"].message
     unharmed(driver, "abde")
 
@@ -265,6 +265,6 @@ def test_a_request_level_batch_gives_the_same_tokens_all_at_once(driver: Driver)
     for name in "abce":
         tokens = [output.token for output in executed.outputs if output.id == name]
         assert tokens == alone(driver.model, PROMPTS[name], sampling()).output
-    assert [output.code for output in executed.outputs if output.id == "d"] == ["", "", "internal_error"]
+    assert [output.code for output in executed.outputs if output.id == "d"] == ["", "", "engine_failed"]
     assert n_passes == 8
     assert len(executed.groups) == len(executed.outputs)

@@ -186,7 +186,7 @@ def test_a_member_with_everything_banned_fails_alone(llama: LoadedModel) -> None
     jobs = {name: driver.add(name, prompt, params_of(6)) for name, prompt in prompts.items()}
     banned = driver.add("banned", [9, 9], ALL_BANNED)
     driver.run()
-    assert (banned.code, banned.output) == ("internal_error", [])
+    assert (banned.code, banned.output) == ("engine_failed", [])
     assert "every token of the vocabulary is banned" in banned.message
     assert {name: job.output for name, job in jobs.items()} == expected
 
