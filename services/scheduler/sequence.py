@@ -3,7 +3,7 @@
 Knows no engine but by id, and no tokens but the last.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shared.protocol.request import GenerationRequest
 from shared.protocol.result import Phase
@@ -30,14 +30,15 @@ class Sequence:
     """Its engine holds K/V for all known tokens but the last."""
     in_flight: bool = False
     """Inside a batch that was dispatched and has not returned: ORCA's RUNNING."""
+    order: Order = field(init=False)
+    """Its place among the candidates; never changes."""
+
+    def __post_init__(self) -> None:
+        self.order = self.request.priority, self.arrival, self.request.id
 
     @property
     def id(self) -> str:
         return self.request.id
-
-    @property
-    def order(self) -> Order:
-        return self.request.priority, self.arrival, self.request.id
 
     @property
     def reserved_slots(self) -> int:

@@ -5,11 +5,13 @@ pool because of it; `decide` says what an engine runs next and changes nothing; 
 a decision that was dispatched. Every event may come twice, late or for something long gone.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 from services.scheduler.effects import AskReport, Decision, Effect, Fail, Reassign, Refresh
-from services.scheduler.selection import Select, place, select
+from services.scheduler.placement import Placement
+from services.scheduler.selection import Select, select
 from services.scheduler.sequence import Order, Sequence
 from services.scheduler.slots import EngineLedger
 from shared.errors import ErrorCode
@@ -33,8 +35,6 @@ from shared.protocol.token import State
 from shared.protocol.wire import decode
 
 RECORDED_WAITING = 32
-LOOK_AHEAD = 64
-"""Waiting sequences looked at for one engine past those placed elsewhere."""
 
 
 class SchedulerState:
@@ -58,11 +58,15 @@ class SchedulerState:
         self._select = select
         self._queue_timeout = queue_timeout
         self._waiting: list[tuple[Order, Sequence]] = []
+        self._placement: Placement | None = None
+        """None when something has happened that may change it."""
 
     # -- hearing
 
     def hear(self, event: InboxEvent) -> list[Effect]:
         """Take in one event."""
+        if not isinstance(event, Submitted | Returned | Ended | Tick):
+            self._placement = None
         match event:
             case Submitted():
                 return self._submitted(event)
@@ -134,6 +138,7 @@ class SchedulerState:
 
     def join(self, status: EngineStatus) -> list[Effect]:
         """An engine is there; it gets nothing before it has reported."""
+        self._placement = None
         known = self.engines.get(status.id)
         if known is not None:
             known.status = status
@@ -219,7 +224,10 @@ class SchedulerState:
     def add_waiting(self, sequence: Sequence) -> None:
         """A sequence waits for its first or its next engine."""
         self.sequences[sequence.id] = sequence
-        insort(self._waiting, (sequence.order, sequence), key=lambda item: item[0])
+        at = bisect_left(self._waiting, sequence.order, key=_BY_ORDER)
+        self._waiting.insert(at, (sequence.order, sequence))
+        if self._placement is not None and at < self._placement.walked:
+            self._placement = None
 
     def add_running(self, sequence: Sequence, engine: str) -> None:
         """A sequence runs on an engine, as its record says; the engine's report decides."""
@@ -245,7 +253,11 @@ class SchedulerState:
         if ledger is not None:
             ledger.release(sequence)
         sequence.engine, sequence.has_kv, sequence.in_flight = "", False, False
-        at = bisect_left(self._waiting, sequence.order, key=lambda item: item[0])
+        self._leave_line(sequence)
+        self._placement = None
+
+    def _leave_line(self, sequence: Sequence) -> None:
+        at = bisect_left(self._waiting, sequence.order, key=_BY_ORDER)
         if at < len(self._waiting) and self._waiting[at][1] is sequence:
             del self._waiting[at]
 
@@ -266,7 +278,7 @@ class SchedulerState:
             return None
         selection = self._select(
             [s for s in ledger.held() if not s.in_flight],
-            self._placed(ledger),
+            self._placed().on(engine_id),
             max_batch_size=min(self.max_batch_size, ledger.status.max_batch_size),
             n_slots=ledger.n_slots,
             n_reserved=ledger.n_reserved,
@@ -291,35 +303,22 @@ class SchedulerState:
         ledger = self.engines[decision.engine]
         for sequence in decision.members:
             if not sequence.engine:
-                self._detach(sequence)
+                self._leave_line(sequence)
+                if self._placement is not None and not self._placement.admitted(sequence, ledger.engine_id):
+                    self._placement = None
                 ledger.admit(sequence)
             sequence.in_flight = True
         ledger.in_flight[decision.iteration] = tuple(s.id for s in decision.members)
         ledger.next_iteration = decision.iteration + 1
         del ledger.releases[: len(decision.releases)]
 
+    def _placed(self) -> Placement:
+        if self._placement is None:
+            self._placement = Placement(self._loads(), self._waiting)
+        return self._placement
+
     def _loads(self) -> list[EngineLedger]:
         return [e for e in self.engines.values() if e.ready and not e.status.draining]
-
-    def _placed(self, ledger: EngineLedger) -> Iterator[Sequence]:
-        """The waiting sequences that are placed on an engine, in order."""
-        loads = self._loads()
-        if ledger not in loads:
-            return
-        if len(loads) == 1:
-            yield from (s for _, s in self._waiting if s.reserved_slots <= ledger.n_slots)
-            return
-        tentative = [_Tentative(load) for load in loads]
-        by_id = {load.engine_id: load for load in tentative}
-        skipped = 0
-        for _, sequence in self._waiting:
-            chosen = place(sequence.reserved_slots, tentative)
-            if chosen is not None:
-                by_id[chosen].take(sequence.reserved_slots)
-            if chosen == ledger.engine_id:
-                yield sequence
-            elif (skipped := skipped + 1) > LOOK_AHEAD:
-                return
 
     def _not_taken(self, members: tuple[Sequence, ...], reason: str) -> tuple[tuple[Waiting, ...], int]:
         taken = {s.id for s in members}
@@ -331,21 +330,7 @@ class SchedulerState:
         return tuple(first), total
 
 
-class _Tentative:
-    """An engine's load as placement sees it while the line is walked."""
-
-    def __init__(self, ledger: EngineLedger) -> None:
-        self.engine_id, self.n_slots = ledger.engine_id, ledger.n_slots
-        self.n_reserved = ledger.n_reserved
-        self._places = ledger.most_members - ledger.n_held
-
-    @property
-    def has_place(self) -> bool:
-        return self._places > 0
-
-    def take(self, reserved_slots: int) -> None:
-        self.n_reserved += reserved_slots
-        self._places -= 1
+_BY_ORDER: Callable[[tuple[Order, Sequence]], Order] = itemgetter(0)
 
 
 def _kv_of_known(sequence: Sequence) -> int:
