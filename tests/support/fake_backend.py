@@ -45,7 +45,7 @@ class Running:
 
 
 class FakeBackend:
-    """Plays scheduler and engine for one model."""
+    """Plays scheduler and engine for one model. A sequence with tokens goes on behind them."""
 
     def __init__(
         self, client: "redis.asyncio.Redis", keys: Keys, script: Script, *, eos: int, n_slots: int = 10_000
@@ -105,7 +105,8 @@ class FakeBackend:
 
         script = self._script(request, json.loads(raw))
         entries = [t if isinstance(t, TokenEntry) else TokenEntry(token=t) for t in script]
-        self.held[request.id] = Running(request, entries)
+        committed: Any = await self._client.llen(self._keys.tokens(request.id))
+        self.held[request.id] = Running(request, entries, index=committed)
 
     async def iterate(self) -> bool:
         """One iteration with everything that is held; False when there is nothing to run."""
@@ -191,7 +192,7 @@ def _entry(member: Running) -> Entry:
             attempt=0,
             group=request.group,
             prompt_index=request.prompt_index,
-            tokens=(0,) * request.n_prompt,
+            tokens=(0,) * (request.n_prompt + member.index),
             n_prompt=request.n_prompt,
             reserved_slots=request.reserved_slots,
             sampling=request.sampling,
