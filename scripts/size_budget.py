@@ -15,11 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent
 FUNCTION_LINES = 50
 FILE_LINES = 400
 PACKAGE_LINES = {
-    "shared": 1300,
-    "services/gateway": 3000,
-    "services/scheduler": 1200,
-    "services/engine": 2500,
-    "services/command": 900,
+    "shared": 1800,
+    "services/gateway": 4200,
+    "services/scheduler": 2000,
+    "services/engine": 3500,
+    "services/command": 2000,
+    "services/offline": 900,
 }
 
 

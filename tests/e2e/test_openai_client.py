@@ -146,7 +146,7 @@ async def test_the_asynchronous_client_runs_several_streams_at_once(stack: Stack
             return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
 
         alone = [await one(text) for text in ("a", "bc")]
-        assert await asyncio.gather(one("a"), one("bc")) == alone
+        assert list(await asyncio.gather(one("a"), one("bc"))) == alone
 
 
 def test_closing_a_stream_cancels_the_request(client: openai.OpenAI, stack: Stack) -> None:
