@@ -49,10 +49,12 @@ def test_every_linear_layer_is_packed_and_the_tied_embedding_stays(llama: Loaded
     assert network.model.embed_tokens.weight.shape == (VOCAB_SIZE, 64)
 
 
-@pytest.mark.parametrize(("rows_in", "rows_out"), [(64, 128), (33, 257), (576, 1536)])
-def test_a_row_through_a_packed_layer_is_bitwise_the_same_in_any_batch(rows_in: int, rows_out: int) -> None:
+@pytest.mark.parametrize(("rows_in", "rows_out", "longest"), [(64, 128, 768), (33, 257, 8), (576, 1536, 192)])
+def test_a_row_through_a_packed_layer_is_bitwise_the_same_in_any_batch(
+    rows_in: int, rows_out: int, longest: int
+) -> None:
     torch.manual_seed(0)
-    layer = PackedLinear(torch.randn(rows_out, rows_in), torch.randn(rows_out))
+    layer = PackedLinear(torch.randn(rows_out, rows_in), torch.randn(rows_out), longest_sum=longest)
     x = torch.randn(70, rows_in)
     whole = layer(x)
     for n in range(1, 70):
