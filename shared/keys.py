@@ -36,10 +36,6 @@ class Keys:
         """List: the choice of each committed token; only for groups of several choices."""
         return self._name("order", group)
 
-    def scores(self, group: str, prompt_index: int) -> str:
-        """String: prompt scores, only for echo with logprobs."""
-        return self._name("scores", group, str(prompt_index))
-
     @property
     def open(self) -> str:
         """Sorted set: unfinished sequences by arrival number; its size is the global bound."""

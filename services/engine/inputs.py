@@ -29,14 +29,14 @@ class FlatBatch:
     positions: torch.Tensor
     """[1, T]: each token's place in its own sequence."""
     last_rows: torch.Tensor
-    """[B]: the row of each member's last token, the only ones that reach the LM head."""
+    """[B]: the row of each member's last token; only these rows reach the LM head."""
     lengths: tuple[int, ...]
     """L_i of each member."""
     caches: tuple[KVCache, ...]
 
 
-def flatten(members: Sequence[MemberInput]) -> FlatBatch:
-    """Lay the members' tokens behind each other.
+def flatten(members: Sequence[MemberInput], *, all_rows: bool = False) -> FlatBatch:
+    """Lay the members' tokens behind each other; with `all_rows` every row reaches the LM head.
 
     Raises:
         ValueError: a member without tokens, or without room for them.
@@ -57,7 +57,7 @@ def flatten(members: Sequence[MemberInput]) -> FlatBatch:
     return FlatBatch(
         token_ids=torch.tensor([tokens]),  # [1, T]
         positions=torch.tensor([positions]),  # [1, T]
-        last_rows=torch.tensor(last_rows),  # [B]
+        last_rows=torch.tensor(range(len(tokens)) if all_rows else last_rows),  # [B], or [T]
         lengths=tuple(len(member.tokens) for member in members),
         caches=tuple(member.cache for member in members),
     )

@@ -16,6 +16,7 @@ from services.engine.inputs import MemberInput, flatten
 from services.engine.kv_manager import KVManager
 from services.engine.model.load import LoadedModel
 from services.engine.model.selective_batching import PROGRESS
+from services.engine.prompt_scores import score_prompt
 from services.engine.sampling import Choice, Row, sample
 from shared.errors import ErrorCode, RequestError, SettingsError
 from shared.protocol.batch import BatchDescriptor, ContinuingEntry, Entry, FirstEntry
@@ -46,6 +47,8 @@ class LocalSequence:
     """Prompt and output so far."""
     done: bool = False
     """Finished or failed here; the scheduler's release is still to come."""
+    prompt_scores: tuple[TokenEntry, ...] = ()
+    """For the first token's entry, where they were asked for."""
 
     @property
     def prompt(self) -> list[int]:
@@ -85,6 +88,8 @@ class _Running:
     sequence: LocalSequence
     input: MemberInput
     phase: Phase
+    n_tokens: int
+    """Input tokens of the whole iteration: more than `input` has where the prompt was scored first."""
 
     def reach(self, faults: FaultHook | None, stage: str) -> None:
         first = self.sequence.first
@@ -110,15 +115,13 @@ class Executor:
         for entry in descriptor.entries:
             try:
                 running.append(self._enter(entry))
-            except RequestError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must stay with its member
                 outputs[entry.id] = self._fail(entry, error)
         self._run(running, outputs)
         return Executed(
             outputs=tuple(outputs[entry.id] for entry in descriptor.entries),
             groups=tuple(self._group(entry) for entry in descriptor.entries),
-            members=tuple(
-                Member(id=one.entry.id, phase=one.phase, tokens=len(one.input.tokens)) for one in running
-            ),
+            members=tuple(Member(id=one.entry.id, phase=one.phase, tokens=one.n_tokens) for one in running),
         )
 
     def release(self, sequence_id: str) -> None:
@@ -182,10 +185,16 @@ class Executor:
 
         Raises:
             RequestError: the member cannot run here.
+            ArithmeticError, RuntimeError: its prompt could not be scored.
         """
         tokens = self._admit(entry) if isinstance(entry, FirstEntry) else self._continue(entry)
+        sequence, phase, n_tokens = self.sequences[entry.id], self.kv.phase(entry.id), len(tokens)
+        params = sequence.first.sampling
+        if params.prompt_logprobs and entry.index == 0:
+            sequence.prompt_scores = score_prompt(self.model, self.kv, entry.id, tokens, params.logprobs or 0)
+            tokens = tokens[-1:]
         member = MemberInput(entry.id, tokens, self.kv.get(entry.id))
-        return _Running(entry, self.sequences[entry.id], member, self.kv.phase(entry.id))
+        return _Running(entry, sequence, member, phase, n_tokens)
 
     def _admit(self, entry: FirstEntry) -> tuple[int, ...]:
         self.release(entry.id)  # an earlier attempt of it
@@ -257,16 +266,22 @@ class Executor:
             one.reach(self.faults, "publish")
         except Exception as error:  # noqa: BLE001 - as above
             return self._fail(one.entry, error)
-        sequence = one.sequence
+        sequence, index = one.sequence, one.entry.index
         sequence.tokens.append(choice.token)
-        reason = self._finish_reason(sequence.first.sampling, choice.token, one.entry.index)
+        entry = TokenEntry(
+            token=choice.token,
+            logprob=choice.logprob,
+            top=choice.top,
+            prompt=sequence.prompt_scores if index == 0 else (),
+        )
+        reason = self._finish_reason(sequence.first.sampling, choice.token, index)
         sequence.done = bool(reason)
         return SequenceOutput(
             id=one.entry.id,
             attempt=one.entry.attempt,
-            index=one.entry.index,
+            index=index,
             token=choice.token,
-            entry=encode(TokenEntry(token=choice.token, logprob=choice.logprob, top=choice.top)).decode(),
+            entry=encode(entry).decode(),
             finish_reason=reason,
         )
 

@@ -19,6 +19,8 @@ class ScoredToken:
 
     entry: TokenEntry
     offset: int
+    first: bool = False
+    """The first token of a prompt: nothing before it could score it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +63,29 @@ class Answer:
         for request in requests:
             choice = Choice(request, TextDecoder(vocabulary), StopMatcher(request.rendering.stop))
             self.choices.append(choice)
-            # The prompt primes the decoder: it may end inside a character.
-            self._begin(choice, choice.decoder.feed(prompts[request.prompt_index]))
+            self._begin(choice, prompts[request.prompt_index])
 
-    def _begin(self, choice: Choice, prompt_text: str) -> None:
+    def _begin(self, choice: Choice, prompt: Sequence[int]) -> None:
         rendering = choice.request.rendering
         number = choice.request.choice
+        if choice.request.sampling.prompt_logprobs:
+            return  # the echo comes with its scores, in the first token's entry
+        # The prompt primes the decoder: it may end inside a character.
+        prompt_text = choice.decoder.feed(prompt)
         if rendering.route == "chat":
             self.pieces.append(Piece(number, first=True))
         elif rendering.echo:
             choice.offset = len(prompt_text)
             self.pieces.append(Piece(number, prompt_text, first=True))
+
+    def _echo_scored(self, choice: Choice, prompt: Sequence[TokenEntry]) -> None:
+        """The echo and its scores as one piece; primes the decoder on the way."""
+        text = ""
+        for entry in prompt:
+            choice.scored.append(ScoredToken(entry, len(text), first=not choice.scored))
+            text += choice.decoder.feed((entry.token,))
+        choice.offset = len(text)
+        self.pieces.append(Piece(choice.request.choice, text, first=True, tokens=self._take_scored(choice)))
 
     @property
     def complete(self) -> bool:
@@ -89,13 +103,19 @@ class Answer:
         return sum(choice.n_tokens for choice in self.choices)
 
     def feed(self, number: int, entry: TokenEntry) -> bool:
-        """Read a choice's next log entry; True when it completes a stop string.
+        """Read a choice's next log entry; True when the pool has to be told that the choice ends here:
+        the entry completes a stop string, or no token was wanted.
 
         Entries after the end of a choice change nothing.
         """
         choice = self.choices[number]
         if choice.finish_reason:
             return False
+        if entry.prompt:
+            self._echo_scored(choice, entry.prompt)
+        if choice.request.rendering.prompt_only:
+            self._end(choice, FinishReason.LENGTH)
+            return True
         choice.n_tokens += 1
         if choice.request.rendering.logprobs is not None:
             choice.scored.append(ScoredToken(entry, choice.offset))

@@ -90,7 +90,8 @@ class Intake:
         for choice in range(total):
             k, sample = divmod(choice, fields.n)
             room = context - len(ids[k])
-            length = min(room, limit or self.default_max_tokens or room)
+            wanted = self.default_max_tokens if limit is None else max(limit, 1)
+            length = min(room, wanted or room)
             own = {"max_new_tokens": length, "min_tokens": min(fields.min_tokens, length), "sample": sample}
             requests.append(
                 GenerationRequest(
@@ -132,9 +133,12 @@ class Intake:
 
     @staticmethod
     def _limit(fields: GenerationBody) -> tuple[int | None, str]:
+        limit, name = fields.max_tokens, "max_tokens"
         if isinstance(fields, ChatBody) and fields.max_completion_tokens is not None:
-            return fields.max_completion_tokens, "max_completion_tokens"
-        return fields.max_tokens, "max_tokens"
+            limit, name = fields.max_completion_tokens, "max_completion_tokens"
+        if limit == 0 and not _echo(fields):
+            raise invalid(name, f"{name} must be at least 1; 0 is only for completions with echo: true")
+        return limit, name
 
     def _sampling(self, fields: GenerationBody) -> SamplingParams:
         size = self.model.vocab_size
@@ -153,6 +157,7 @@ class Intake:
             stop_token_ids=stop_ids,
             ignore_eos=fields.ignore_eos,
             logprobs=_logprobs(fields),
+            prompt_logprobs=_echo(fields) and _logprobs(fields) is not None,
         )
 
 
@@ -182,16 +187,16 @@ def _prompt_field(fields: GenerationBody) -> str:
     return "messages" if isinstance(fields, ChatBody) else "prompt"
 
 
+def _echo(fields: GenerationBody) -> bool:
+    return isinstance(fields, CompletionBody) and fields.echo
+
+
 def _logprobs(fields: GenerationBody) -> int | None:
     if isinstance(fields, ChatBody):
         if fields.top_logprobs and not fields.logprobs:
             raise invalid("top_logprobs", "top_logprobs needs logprobs: true")
         return (fields.top_logprobs or 0) if fields.logprobs else None
     assert isinstance(fields, CompletionBody)
-    if fields.logprobs is not None and fields.echo:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED_PARAMETER, "echo together with logprobs is not supported", "logprobs"
-        )
     return fields.logprobs
 
 
@@ -203,7 +208,8 @@ def _rendering(route: Route, fields: GenerationBody) -> Rendering:
         stream=fields.stream,
         include_usage=bool(options and options.include_usage),
         stop=stops(fields.stop),
-        echo=isinstance(fields, CompletionBody) and fields.echo,
+        echo=_echo(fields),
+        prompt_only=fields.max_tokens == 0,
         logprobs=_logprobs(fields),
         user=fields.user,
     )

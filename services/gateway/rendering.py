@@ -87,13 +87,15 @@ class Renderer:
         top = self._rendering.logprobs or 0
         return {
             "tokens": [self._name(token.entry.token) for token in tokens],
-            "token_logprobs": [finite(token.entry.logprob) for token in tokens],
+            "token_logprobs": [None if token.first else finite(token.entry.logprob) for token in tokens],
             "top_logprobs": [self._top(token, top) for token in tokens] if top else None,
             "text_offset": [token.offset for token in tokens],
         }
 
-    def _top(self, token: ScoredToken, count: int) -> dict[str, float]:
+    def _top(self, token: ScoredToken, count: int) -> dict[str, float] | None:
         """The likeliest tokens and, as OpenAI does, the chosen one beside them."""
+        if token.first:
+            return None
         top = [*token.entry.top[:count], (token.entry.token, finite(token.entry.logprob))]
         return {self._name(ident): finite(logprob) for ident, logprob in top}
 

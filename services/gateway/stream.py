@@ -152,7 +152,7 @@ class GroupStream:
         if self.answer.choices[number].finish_reason:
             return
         if state == State.COMPLETED:
-            if self._seen[number] < n_tokens:
+            if self._seen[number] < self._wanted(number, n_tokens):
                 self._want_log()
                 return
             length = reason == FinishReason.LENGTH
@@ -164,6 +164,10 @@ class GroupStream:
             self._fail(RequestError(ErrorCode.REQUEST_CANCELLED, message or "the request was cancelled"))
         else:
             self._fail(RequestError(known_code(code), message or "the request failed"))
+
+    def _wanted(self, number: int, n_tokens: int) -> int:
+        """Log entries to read before a completed choice is done: the first one also where none counts."""
+        return max(n_tokens, int(self.requests[number].rendering.prompt_only))
 
     def _fail(self, error: RequestError) -> None:
         if not self.failure:
@@ -340,7 +344,7 @@ class GroupStream:
         if not record.state.ended:
             return
         # Entries past a stop string are in the log without counting.
-        if record.state != State.COMPLETED or self._seen[number] >= record.n_tokens:
+        if record.state != State.COMPLETED or self._seen[number] >= self._wanted(number, record.n_tokens):
             self._ended(
                 number, record.state, record.n_tokens, record.finish_reason, record.code, record.message
             )

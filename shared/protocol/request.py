@@ -34,6 +34,8 @@ class SamplingParams(Message):
     ignore_eos: bool = False
     logprobs: int | None = None
     """How many alternatives to report per token; None reports nothing."""
+    prompt_logprobs: bool = False
+    """Report the prompt's own tokens too, in the first token's entry."""
 
 
 class Rendering(Message):
@@ -45,6 +47,8 @@ class Rendering(Message):
     include_usage: bool = False
     stop: tuple[str, ...] = ()
     echo: bool = False
+    prompt_only: bool = False
+    """`max_tokens` 0: the sequence is run for one token, which is neither shown nor counted."""
     logprobs: int | None = None
     user: str | None = None
 

@@ -36,6 +36,9 @@ class TokenEntry(Message):
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
     """Alternatives, best first: (token id, log probability)."""
+    prompt: "tuple[TokenEntry, ...]" = Field((), exclude_if=lambda entries: not entries)
+    """In a log's first entry, where prompt scores were asked for: one per prompt token. The first has no
+    score. They stand in the log so that they are committed, replayed and restored with it."""
 
 
 class TokenEvent(Message):

@@ -46,6 +46,7 @@ SAMPLING = SamplingParams(
     stop_token_ids=(3, 4),
     ignore_eos=True,
     logprobs=2,
+    prompt_logprobs=True,
 )
 REQUEST = GenerationRequest(
     id="cmpl-1.1",
@@ -88,7 +89,7 @@ RECORD = IterationRecord(
     waiting_total=40,
     heard="1-0",
 )
-ENTRY = TokenEntry(token=5, logprob=-0.25, top=((5, -0.25), (6, -1.5)))
+ENTRY = TokenEntry(token=5, logprob=-0.25, top=((5, -0.25), (6, -1.5)), prompt=(TokenEntry(token=4),))
 
 EXAMPLES: dict[str, Message] = {
     "request": REQUEST,
