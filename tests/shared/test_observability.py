@@ -90,7 +90,6 @@ def test_every_name_of_a_model_shares_one_hash_tag() -> None:
         keys.prompt("g", 0),
         keys.tokens("r"),
         keys.order("g"),
-        keys.scores("g", 0),
         keys.batches("e"),
         keys.committed("e"),
         keys.iterations("e"),
