@@ -120,6 +120,11 @@ class Keys:
         return self._name("idempotency", digest)
 
     @property
+    def settings(self) -> str:
+        """Hash: runtime settings that were changed, name -> JSON value."""
+        return self._name("settings")
+
+    @property
     def totals(self) -> str:
         """Hash: counters, moved by the script that changes the state."""
         return self._name("totals")

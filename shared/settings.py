@@ -25,7 +25,7 @@ OPTIONS = frozenset(
     waiting_served_ratio max_waiting_iterations max_batch_tokens max_batch_size kv_slots
     default_max_tokens max_queue max_body_bytes queue_timeout stall_timeout orphan_timeout grace
     record_ttl api_key_file test_faults log_level name gateway_id metrics_host metrics_port threads
-    device dtype index url
+    device dtype index url cors_origins
     """.split()
 )
 """Every option of every service and of `orca up`."""

@@ -18,7 +18,7 @@ DEMO_SERVED_NAME = "smollm2-135m-instruct"
 
 PASSED_ON = {
     "gateway": "max_model_len default_max_tokens max_queue max_body_bytes queue_timeout stall_timeout "
-    "orphan_timeout grace record_ttl api_key_file test_faults log_level",
+    "orphan_timeout grace record_ttl api_key_file cors_origins test_faults log_level",
     "scheduler": "scheduling max_batch_size queue_timeout log_level",
     "engine": "max_model_len kv_slots max_batch_size engines test_faults grace log_level",
 }
@@ -64,6 +64,9 @@ class UpSettings(Settings):
     grace: float = Field(30.0, ge=0, description="seconds that open streams get when the stack stops")
     record_ttl: float = Field(600.0, gt=0, description="seconds that an ended request's record is kept")
     api_key_file: Path | None = Field(None, description="one name:key a line; without it the server is open")
+    cors_origins: str = Field(
+        "", description="origins whose pages may use the server, with commas; * for all"
+    )
     threads: int | None = Field(None, ge=1, description="threads of each engine; the processors shared out")
     test_faults: bool = Field(False, description="honour the X-Orca-Fault header; loopback only")
 
@@ -118,7 +121,7 @@ def arguments(settings: UpSettings, service: str) -> Iterator[str]:
     """The options of `orca up` that a service takes as they are."""
     for name in PASSED_ON[service].split():
         value = getattr(settings, name)
-        if value is None or value is False:
+        if value is None or value is False or value == "":
             continue
         yield "--" + name.replace("_", "-")
         if value is not True:

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from services.gateway.auth import ApiKeys
 from services.gateway.context import Gateway
+from services.gateway.cors import with_cors
 from services.gateway.errors import error_response
 from services.gateway.group_log import Follower
 from services.gateway.hub import Hub
@@ -22,6 +23,7 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.middleware import RequestFrame
 from services.gateway.presence import Presence
 from services.gateway.routes import chat, completions, iterations, models, ops, requests
+from services.gateway.routes import settings as runtime
 from services.gateway.settings import GatewaySettings
 from services.gateway.tasks import cancel_all
 from services.gateway.tokenization import ModelText
@@ -35,7 +37,7 @@ from shared.observability.logging import RateLimit
 from shared.protocol.result import GatewayStatus
 
 LOG = logging.getLogger(__name__)
-ROUTERS = [module.router for module in (completions, chat, models, requests, iterations, ops)]
+ROUTERS = [module.router for module in (completions, chat, models, requests, iterations, runtime, ops)]
 _FRAMEWORK_CODES = {
     404: (ErrorCode.NOT_FOUND, "there is nothing at this path"),
     405: (ErrorCode.METHOD_NOT_ALLOWED, "this path does not take this method"),
@@ -90,7 +92,7 @@ def build_app(gateway: Gateway) -> ASGIApp:
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _framework_error)
     app.add_exception_handler(Exception, _unexpected)
-    return RequestFrame(app, gateway)
+    return with_cors(RequestFrame(app, gateway), gateway.settings.origins)
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from shared.errors import ErrorCode, RequestError, SettingsError
@@ -13,11 +14,19 @@ OPEN_PATHS = frozenset({"/healthz", "/health", "/readyz"})
 """The only paths that answer without a key."""
 
 
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks."""
+
+    owner: str = ""
+    admin: bool = False
+
+
 class ApiKeys:
     """The keys of a server; without any, everybody is the owner with the empty name."""
 
-    def __init__(self, owners: Mapping[str, str]) -> None:
-        """Args: `owners`: key -> owner's name."""
+    def __init__(self, owners: Mapping[str, Identity]) -> None:
+        """Args: `owners`: key -> whose it is."""
         self._owners = {key.encode(): owner for key, owner in owners.items()}
 
     @property
@@ -27,7 +36,8 @@ class ApiKeys:
 
     @classmethod
     def load(cls, path: Path | None) -> "ApiKeys":
-        """Read a key file: one `name:key`, or a key alone, a line; `#` begins a comment line.
+        """Read a key file: one `name:key`, or a key alone, a line, with `admin` behind it for one that
+        may change settings; `#` begins a comment line.
 
         Raises:
             SettingsError: the file cannot be read, holds no key, or one twice.
@@ -38,28 +48,34 @@ class ApiKeys:
             lines = path.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"--api-key-file: {path} cannot be read: {error}") from None
-        owners: dict[str, str] = {}
+        owners: dict[str, Identity] = {}
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
-            name, _, key = line.strip().rpartition(":")
+            words = line.split()
+            admin = len(words) == 2 and words[1] == "admin"
+            name, _, key = (words[0] if admin else line.strip()).rpartition(":")
             if not key or (name and not _NAME.fullmatch(name)) or any(c.isspace() for c in key):
-                raise SettingsError(f"--api-key-file: line {number} of {path} is no `name:key` and no key")
+                raise SettingsError(
+                    f"--api-key-file: line {number} of {path} is no `name:key` and no key"
+                    " (with `admin` behind it or not)"
+                )
             if key in owners:
                 raise SettingsError(f"--api-key-file: line {number} of {path} repeats a key")
-            owners[key] = name or f"key-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+            name = name or f"key-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+            owners[key] = Identity(name, admin)
         if not owners:
             raise SettingsError(f"--api-key-file: {path} holds no key; without the option the server is open")
         return cls(owners)
 
-    def owner(self, authorization: str | None) -> str:
-        """The name of who asks, from the Authorization header.
+    def identify(self, authorization: str | None) -> Identity:
+        """Who asks, from the Authorization header.
 
         Raises:
             RequestError: `invalid_api_key`.
         """
         if not self._owners:
-            return ""
+            return Identity()
         scheme, _, given = (authorization or "").partition(" ")
         owner = None
         if scheme.lower() == "bearer":

@@ -12,7 +12,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.gateway.auth import OPEN_PATHS
+from services.gateway.auth import OPEN_PATHS, Identity
 from services.gateway.context import Gateway
 from services.gateway.errors import error_response
 from services.gateway.intake import ID_PREFIX
@@ -55,17 +55,18 @@ class RequestFrame:
             await send(message)
 
         try:
-            state["owner"] = self._owner(scope["path"], headers)
+            identity = self._identify(scope["path"], headers)
         except RequestError as error:
             await error_response(error)(scope, receive, framed)
             return
+        state["owner"], state["admin"] = identity.owner, identity.admin
         await self._app(scope, receive, framed)
 
-    def _owner(self, path: str, headers: dict[bytes, bytes]) -> str:
+    def _identify(self, path: str, headers: dict[bytes, bytes]) -> Identity:
         if path in OPEN_PATHS:
-            return ""
+            return Identity()
         given = headers.get(b"authorization")
-        return self._gateway.api_keys.owner(None if given is None else given.decode("latin-1"))
+        return self._gateway.api_keys.identify(None if given is None else given.decode("latin-1"))
 
     def _count_refusal(self, scope: Scope, status: int) -> None:
         refused = status >= 400 and not scope["state"]["accepted"]

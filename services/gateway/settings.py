@@ -1,12 +1,15 @@
 """The gateway's settings, checked at start."""
 
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from shared.settings import RedisSettings
+
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.-]+(:\d{1,5})?|https?://\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 
 class GatewaySettings(RedisSettings):
@@ -38,16 +41,45 @@ class GatewaySettings(RedisSettings):
     grace: float = Field(30.0, ge=0, description="seconds open streams get when the gateway stops")
     record_ttl: float = Field(600.0, ge=1, description="seconds an ended request's record is kept")
     api_key_file: Path | None = Field(None, description="file of keys, one `name:key` or key a line")
+    cors_origins: str = Field(
+        "", description="origins whose pages may use this server, separated by commas; * for all"
+    )
     test_faults: bool = Field(False, description="obey the X-Orca-Fault header; loopback hosts only")
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, text: str) -> str:
+        origins_of(text)
+        return text
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Origins whose pages may use this server."""
+        return origins_of(self.cors_origins)
 
     @model_validator(mode="after")
     def _faults_stay_at_home(self) -> Self:
-        if self.test_faults and not _is_loopback(self.host):
+        if self.test_faults and not is_loopback(self.host):
             raise ValueError(f"--test-faults is refused on host {self.host}: use a loopback address")
         return self
 
 
-def _is_loopback(host: str) -> bool:
+def origins_of(text: str) -> tuple[str, ...]:
+    """The origins that a setting names.
+
+    Raises:
+        ValueError: one is no `scheme://host` with an optional port, and not `*`.
+    """
+    origins = tuple(part.strip() for part in text.split(",") if part.strip())
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ValueError(
+                f"{origin!r} is no origin: write https://host or https://host:port, or * for all"
+            )
+    return origins
+
+
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

@@ -18,7 +18,7 @@ from shared.channels import inbox, presence
 from shared.channels.calls import Pool
 from shared.errors import DecodeError, ErrorCode
 from shared.keys import Keys
-from shared.protocol.inbox import EngineLeft, InboxEvent, Tick
+from shared.protocol.inbox import EngineLeft, InboxEvent, SettingsChanged, Tick
 
 LOG = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -57,8 +57,18 @@ class IterationLoop:
         """
         self._heard = inbox.last_entry(self._pool.client, self._keys)
         self._state.hear(Tick(now=self._redis_time()))
+        self._read_settings()
         self._recovery.rebuild()
         LOG.info("took over %d open sequences", len(self._state.sequences))
+
+    def _read_settings(self) -> None:
+        """What was changed under an earlier leader holds on."""
+        fields: Any = self._pool.client.hgetall(self._keys.settings)
+        texts = [one.decode(errors="replace") for pair in fields.items() for one in pair]
+        try:
+            self._state.hear(SettingsChanged(fields=tuple(texts)))
+        except DecodeError as error:
+            inbox.bury(self._pool.client, self._keys, channel="settings", error=error)
 
     def run_iteration(self) -> None:
         """Hear what has happened, then let every engine with room run its next iteration."""

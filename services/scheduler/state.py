@@ -14,6 +14,7 @@ from services.scheduler.placement import Placement
 from services.scheduler.selection import Select, select
 from services.scheduler.sequence import Order, Sequence
 from services.scheduler.slots import EngineLedger
+from shared.channels.runtime_settings import parse as parse_settings
 from shared.errors import ErrorCode
 from shared.protocol.batch import Waiting
 from shared.protocol.inbox import (
@@ -26,11 +27,13 @@ from shared.protocol.inbox import (
     Reassigned,
     Reported,
     Returned,
+    SettingsChanged,
     Submitted,
     Tick,
 )
 from shared.protocol.request import GenerationRequest
 from shared.protocol.result import EngineReport, EngineStatus
+from shared.protocol.settings import RuntimeSettings
 from shared.protocol.token import State
 from shared.protocol.wire import decode
 
@@ -50,6 +53,7 @@ class SchedulerState:
         now: float = 0.0,
     ) -> None:
         self.max_batch_size = max_batch_size
+        self._started_with = max_batch_size, queue_timeout
         self.fence = fence
         self.now = now
         """The last tick's time, in seconds of the Redis clock."""
@@ -86,6 +90,15 @@ class SchedulerState:
                 return self._reported(event)
             case Tick():
                 return self._tick(event.now)
+            case SettingsChanged():
+                return self._change(parse_settings(event.fields))
+
+    def _change(self, settings: RuntimeSettings) -> list[Effect]:
+        """From the next decision on; what is not set is as it was at the start."""
+        max_batch_size, queue_timeout = self._started_with
+        self.max_batch_size = max_batch_size if settings.max_batch_size is None else settings.max_batch_size
+        self._queue_timeout = queue_timeout if settings.queue_timeout is None else settings.queue_timeout
+        return []
 
     def _submitted(self, event: Submitted) -> list[Effect]:
         if event.id in self.sequences:

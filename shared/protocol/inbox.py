@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from shared.protocol.result import EngineReport, EngineStatus
+from shared.protocol.settings import SettingsChanged
 from shared.protocol.wire import Message, Versioned
 
 
@@ -95,7 +96,16 @@ class Tick(Versioned):
 
 
 InboxEvent = Annotated[
-    Submitted | Ended | Reassigned | Returned | EngineJoined | EngineDraining | EngineLeft | Reported | Tick,
+    Submitted
+    | Ended
+    | Reassigned
+    | Returned
+    | EngineJoined
+    | EngineDraining
+    | EngineLeft
+    | Reported
+    | Tick
+    | SettingsChanged,
     Field(discriminator="kind"),
 ]
 INBOX_EVENT: TypeAdapter[InboxEvent] = TypeAdapter(InboxEvent)
@@ -112,6 +122,7 @@ __all__ = [
     "Reassigned",
     "Reported",
     "Returned",
+    "SettingsChanged",
     "Submitted",
     "Tick",
 ]

@@ -25,6 +25,7 @@ from shared.protocol.result import (
     Phase,
     SequenceOutput,
 )
+from shared.protocol.settings import SettingsChanged
 from shared.protocol.token import EventMessage, FinishReason, State, StateEvent, TokenEntry, TokenEvent
 from shared.protocol.wire import Message, encode
 
@@ -161,4 +162,5 @@ EXAMPLES: dict[str, Message] = {
     "engine_left": EngineLeft(engine="engine-0.ab"),
     "reported": Reported(engine="engine-0.ab", report="{}"),
     "tick": Tick(now=1_700_000_000.5),
+    "settings": SettingsChanged(fields=("max_batch_size", "8", "queue_timeout", "null")),
 }

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 import redis
 
-from shared.channels import inbox, lease, presence
+from shared.channels import inbox, lease, presence, runtime_settings
 from shared.errors import NotLeader
 from shared.keys import Keys
 from shared.protocol.batch import ContinuingEntry, FirstEntry
+from shared.protocol.settings import RuntimeSettings
 from shared.protocol.token import State
 from tests.scheduler.pool import World
 
@@ -256,3 +257,25 @@ def test_everything_is_back_to_idle_at_the_end(world: World) -> None:
     assert not engine.kv
     assert world.client.xlen(world.keys.batches(engine.id)) <= 2
     assert inbox.last_entry(world.client, world.keys) != "0-0"
+
+
+def test_a_new_leader_goes_on_with_the_settings_that_were_changed(world: World) -> None:
+    world.pool.run(runtime_settings.change(world.keys, RuntimeSettings(max_batch_size=1)))
+    world.take_over()
+    engine = world.join("e0")
+    world.submit("A")
+    world.submit("B")
+    world.turn()
+    assert [entry.id for entry in engine.seen[-1].entries] == ["A"]
+    world.pool.run(runtime_settings.change(world.keys, RuntimeSettings(max_batch_size=None)))
+    world.turn()
+    assert [entry.id for entry in engine.seen[-1].entries] == ["A", "B"]
+
+
+def test_settings_that_cannot_be_read_are_buried_and_the_start_goes_on(world: World) -> None:
+    world.client.hset(world.keys.settings, "max_batch_size", "many")
+    world.take_over()
+    world.join("e0")
+    world.submit("A")
+    world.turn()
+    assert world.client.xlen(world.keys.dead_letters) == 1

@@ -14,6 +14,7 @@ from shared.protocol.inbox import (
     Reassigned,
     Reported,
     Returned,
+    SettingsChanged,
     Tick,
 )
 from shared.protocol.result import EngineReport, HeldSequence
@@ -252,3 +253,26 @@ def test_timeout_seconds_ends_a_sequence_whatever_it_does(bench: Bench) -> None:
     (failure,) = bench.hear(Tick(now=3.0))
     assert isinstance(failure, Fail)
     assert (failure.code, failure.only_if) == (ErrorCode.REQUEST_TIMEOUT, None)
+
+
+def test_changed_settings_hold_from_the_next_decision_and_null_takes_them_back() -> None:
+    bench = Bench(max_batch_size=2)
+    bench.engine("e0", n_slots=100)
+    for name in "ABC":
+        bench.submit(name, 1, 5)
+    bench.hear(SettingsChanged(fields=("max_batch_size", "1")))
+    (first,) = bench.fill()
+    assert first.ids == ("A",)
+    bench.returns()
+    bench.hear(SettingsChanged(fields=("max_batch_size", "null")))
+    (second,) = bench.fill()
+    assert second.ids == ("A", "B")
+
+
+def test_a_changed_queue_timeout_counts_for_those_that_wait_already(bench: Bench) -> None:
+    bench.submit("A", 2, 99)
+    bench.hear(SettingsChanged(fields=("queue_timeout", "3")))
+    (effect,) = [
+        e for e in bench.hear(Tick(now=4.0)) if isinstance(e, Fail) and e.code is ErrorCode.QUEUE_TIMEOUT
+    ]
+    assert effect.request.id == "A"
