@@ -5,7 +5,9 @@ was restarted; the main loop then joins anew. It repairs nothing itself.
 """
 
 import logging
+import os
 import threading
+import time
 from collections.abc import Callable
 
 import redis
@@ -17,6 +19,14 @@ from shared.keys import Keys
 from shared.observability.logging import RateLimit
 
 LOG = logging.getLogger(__name__)
+HANG_SECONDS = 30.0
+"""After its engine was lost, the main loop gets this long to show a sign of life."""
+EXIT_CODE = 70
+
+
+def _exit() -> None:
+    """End the process from a thread: the main loop hangs and would not hear anything else."""
+    os._exit(EXIT_CODE)
 
 
 def run_id(client: "redis.Redis") -> str:
@@ -27,7 +37,15 @@ def run_id(client: "redis.Redis") -> str:
 class Heartbeat:
     """Beats for one engine until closed, over a connection of its own."""
 
-    def __init__(self, client: "redis.Redis", keys: Keys, progress: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        client: "redis.Redis",
+        keys: Keys,
+        progress: Callable[[], int],
+        *,
+        give_up: Callable[[], None] = _exit,
+    ) -> None:
+        """`give_up` ends a process whose main loop hangs, so that its supervisor starts another."""
         self._pool = Pool(client)
         self._keys = keys
         self._progress = progress
@@ -36,6 +54,9 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._limit = RateLimit()
+        self._give_up = give_up
+        self._hung: tuple[int, float] | None = None
+        """Progress when the engine was found lost, and since when it stands there."""
         self.lost = threading.Event()
         """Set when the engine must join under a new id."""
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -59,6 +80,7 @@ class Heartbeat:
         while not self._closed.wait(BEAT_SECONDS):
             try:
                 self.beat()
+                self.watch(time.monotonic())
             except TROUBLE as error:
                 if self._limit.ready("redis"):
                     LOG.warning("no heartbeat: Redis does not answer (%s)", error)
@@ -68,6 +90,16 @@ class Heartbeat:
             except Exception:
                 # A heart that stops for a fault of its own would make a healthy engine a lost one.
                 LOG.exception("heartbeat failed")
+
+    def watch(self, now: float) -> None:
+        """Give up where a lost engine's main loop neither joins anew nor computes; `now` is monotonic."""
+        if not self.lost.is_set():
+            self._hung = None
+        elif self._hung is None or self._hung[0] != self._progress():
+            self._hung = self._progress(), now
+        elif now - self._hung[1] >= HANG_SECONDS:
+            LOG.critical("this engine was lost and its main loop hangs: the process ends")
+            self._give_up()
 
     def beat(self) -> None:
         """One beat; sets `lost` instead of raising when the pool has forgotten the engine."""

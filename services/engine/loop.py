@@ -16,6 +16,7 @@ from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from services.engine.heartbeat import Heartbeat, run_id
 from services.engine.iteration import Executed, Executor
 from services.engine.metrics import EngineMetrics
+from services.engine.model.selective_batching import PROGRESS
 from services.engine.request_level import execute_until_done
 from shared.channels import batches, presence
 from shared.channels.calls import FIRST_PAUSE, LONGEST_PAUSE, TROUBLE, Call, Pool
@@ -242,6 +243,7 @@ class EngineLoop:
             if time.monotonic() >= self._stop_by:
                 raise _OutOfGrace
             time.sleep(pause)
+            PROGRESS.layers += 1  # waiting for Redis is no standing still
             pause = min(2 * pause, LONGEST_PAUSE)
             try:
                 server = run_id(self._client)

@@ -14,6 +14,7 @@ from services.scheduler.effects import Effect, Fail
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.recovery import Recovery
 from services.scheduler.state import SchedulerState
+from services.scheduler.watchdog import Watchdog
 from shared.channels import inbox, presence
 from shared.channels.calls import Pool
 from shared.errors import DecodeError, ErrorCode
@@ -42,6 +43,7 @@ class IterationLoop:
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._recovery = Recovery(pool, keys, state)
+        self._watchdog = Watchdog()
         self._heard = "0-0"
         self._events: deque[InboxEvent] = deque()
         self._effects: deque[Effect] = deque()
@@ -81,6 +83,7 @@ class IterationLoop:
     def pause(self) -> None:
         """Redis did not answer: from now on silence of an engine means nothing for a lease."""
         self._answering_since = time.monotonic()
+        self._watchdog.forget()
 
     def _hear(self) -> None:
         wait = 0.0 if self._events or self._effects else max(0.0, self._next_tick - time.monotonic())
@@ -89,6 +92,7 @@ class IterationLoop:
         if time.monotonic() >= self._next_tick:
             self._events.append(Tick(now=self._redis_time()))
             self._events += self._lost_engines()
+            self._lose_stuck_engines()
             self._pool.run(inbox.trim(self._keys, fence=self._state.fence, before=self._heard))
             self._next_tick = time.monotonic() + TICK_SECONDS
 
@@ -150,6 +154,14 @@ class IterationLoop:
             if status.id not in self._state.engines:
                 self._effects += self._state.join(status)
         return [EngineLeft(engine=e) for e in list(self._state.engines) if e not in present]
+
+    def _lose_stuck_engines(self) -> None:
+        """Engines that beat and compute nothing; the inbox events that follow free their sequences."""
+        raw: Any = self._pool.client.hgetall(self._keys.progress)
+        progress = {engine.decode(): int(count) for engine, count in raw.items()}
+        busy = [engine_id for engine_id, ledger in self._state.engines.items() if ledger.in_flight]
+        for engine_id in self._watchdog.stuck(progress, busy, time.monotonic()):
+            self._recovery.lose(engine_id, "it has work and computes nothing")
 
     def _redis_time(self) -> float:
         now: Any = self._pool.client.time()

@@ -88,9 +88,9 @@ class Recovery:
                 LOG.warning("unreadable engine presence: %s", error, extra={"engine_id": engine_id})
         return present
 
-    def lose(self, engine_id: str) -> None:
+    def lose(self, engine_id: str, reason: str = "its presence lapsed") -> None:
         """Declare an engine lost; the inbox event that follows frees its sequences."""
-        LOG.warning("engine lost: its presence lapsed", extra={"engine_id": engine_id})
+        LOG.warning("engine lost: %s", reason, extra={"engine_id": engine_id})
         self._pool.run(presence.leave_engine(self._keys, engine_id, self._state.fence))
 
     def _ask(self, engine_id: str) -> None:

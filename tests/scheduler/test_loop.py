@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from shared.channels import inbox, lease, presence, runtime_settings
-from shared.errors import NotLeader
+from shared.errors import NotLeader, PresenceLost
 from shared.keys import Keys
 from shared.protocol.batch import ContinuingEntry, FirstEntry
 from shared.protocol.settings import RuntimeSettings
@@ -279,3 +279,25 @@ def test_settings_that_cannot_be_read_are_buried_and_the_start_goes_on(world: Wo
     world.submit("A")
     world.turn()
     assert world.client.xlen(world.keys.dead_letters) == 1
+
+
+def test_an_engine_that_beats_and_computes_nothing_is_lost_and_its_sequence_goes_on_elsewhere(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.loop.TICK_SECONDS", 0.0)
+    stuck = world.join("e0")
+    request = world.submit("A", generated=4)
+    world.turn()
+    world.engines.remove(stuck)  # it takes descriptors no more, and its presence stands
+    world.loop.run_iteration()
+    healthy = world.join("e1")
+    monkeypatch.setattr("services.scheduler.watchdog.STUCK_SECONDS", 0.0)
+    world.poke()
+    world.loop.run_iteration()
+    monkeypatch.setattr("services.scheduler.watchdog.STUCK_SECONDS", 1e9)
+    world.turn(6)
+    record = world.record(request)
+    assert (record.state, record.attempt, record.engine) == (State.COMPLETED, 1, healthy.id)
+    assert world.log(request) == [100, 101, 102, 103]
+    with pytest.raises(PresenceLost):
+        world.run(presence.beat_engine(world.keys, stuck.id, 5))
