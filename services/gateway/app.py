@@ -3,15 +3,18 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from importlib import metadata
 
 from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
 from redis.exceptions import RedisError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from services.gateway import openapi
 from services.gateway.auth import ApiKeys
 from services.gateway.context import Gateway
 from services.gateway.cors import with_cors
@@ -89,10 +92,21 @@ def build_app(gateway: Gateway) -> ASGIApp:
     for router in ROUTERS:
         app.include_router(router)
     app.state.gateway = gateway
+    app.state.openapi = openapi.document(list(described_routes()), metadata.version("orca-serving"))
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _framework_error)
     app.add_exception_handler(Exception, _unexpected)
     return with_cors(RequestFrame(app, gateway), gateway.settings.origins)
+
+
+def described_routes() -> Iterator[tuple[str, str, str]]:
+    """Every route as (path, method, the first line of what it does)."""
+    for router in ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            summary = (route.endpoint.__doc__ or "").strip().partition("\n")[0]
+            for method in sorted(route.methods or ()):
+                yield route.path.replace(":path}", "}"), method.lower(), summary
 
 
 @asynccontextmanager

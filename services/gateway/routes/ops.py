@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from redis.exceptions import RedisError
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from services.gateway.context import gateway_of
 from shared.errors import ErrorCode, RequestError
@@ -28,6 +28,12 @@ async def ready(request: Request) -> Response:
     if missing:
         raise RequestError(ErrorCode.NOT_READY, f"not ready: {missing}")
     return PlainTextResponse("ready\n")
+
+
+@router.get("/openapi.json")
+async def openapi(request: Request) -> Response:
+    """This interface, as an OpenAPI document."""
+    return JSONResponse(request.app.state.openapi)
 
 
 @router.get("/metrics")
