@@ -7,11 +7,12 @@ one that names an older fence, attempt, engine or index. Knows no laws.
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from shared.channels import inbox, lease, presence, request_pool
+from shared.channels import inbox, lease, presence, request_pool, runtime_settings
 from shared.channels.calls import Call
 from shared.protocol.batch import BatchDescriptor, ContinuingEntry, Entry, FirstEntry
 from shared.protocol.request import GenerationRequest
 from shared.protocol.result import EngineReport, EngineStatus, GatewayStatus, IterationResult, SequenceOutput
+from shared.protocol.settings import RuntimeSettings
 from shared.protocol.token import State
 from tests.explorer.model import KEYS, PROMPT, Action, View, World, entry
 
@@ -125,6 +126,11 @@ def beat_gateway(actor: str) -> Action:
 
 def leave_gateway(actor: str) -> Action:
     return _step(actor, "leave", presence.leave_gateway(KEYS, actor))
+
+
+def change_settings(actor: str, changes: RuntimeSettings) -> Action:
+    call = runtime_settings.change(KEYS, changes)
+    return _step(actor, f"change {changes!r}", call, changes=changes.model_dump(exclude_unset=True))
 
 
 # Schedulers

@@ -295,6 +295,7 @@ RULES: dict[str, Rule] = {
         acquire, renew, resign, submit, dispatch, commit, reassign, end, attach, detach, restore,
         presence.join_engine, presence.beat_engine, presence.drain_engine, presence.report_engine,
         presence.leave_engine, presence.ask_report, presence.trim_inbox,
+        presence.change_settings,
         presence.join_gateway, presence.beat_gateway, presence.leave_gateway,
     )
 }  # fmt: skip

@@ -3,9 +3,11 @@
 One rule per script, each reads the state before the step and the call's meaning, never the script.
 """
 
+import json
 from collections.abc import Iterator
 
 from shared.protocol.batch import BatchDescriptor
+from shared.protocol.settings import RuntimeSettings
 from tests.explorer.actions import status
 from tests.explorer.invariants import Step
 from tests.explorer.rules import fenced, only, refused, says
@@ -129,3 +131,18 @@ def leave_gateway(step: Step) -> Iterator[str]:
     if gateway in step.after.get("gateways", []) or step.after.get(f"gateway:{gateway}") is not None:
         yield f"{gateway} is still present"
     yield from only(step, "gateways", f"gateway:{gateway}")
+
+
+def change_settings(step: Step) -> Iterator[str]:
+    """What was not named stays as it was, and the answer is all that holds now."""
+    old = {name: json.loads(value) for name, value in step.before.get("settings", {}).items()}
+    due = old | step.action.about["changes"]
+    yield from says(step, RuntimeSettings.model_validate(due))
+    now = {name: json.loads(value) for name, value in step.after.get("settings", {}).items()}
+    if now != due:
+        yield f"the settings are {now}, due was {due}"
+    yield from only(step, "settings", "inbox")
+    fields = step.after.inbox[-1].get("fields", []) if step.after.inbox else []
+    told = {name: json.loads(value) for name, value in zip(fields[::2], fields[1::2], strict=True)}
+    if told != due:
+        yield f"the scheduler was told {told}, due was {due}"

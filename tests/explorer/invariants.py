@@ -21,6 +21,7 @@ PERMANENT: tuple[str, ...] = (
     "leader_counter",
     "progress",
     "gauges",
+    "settings",
 )
 PERMANENT += ("engines", "gateways")
 
@@ -238,7 +239,7 @@ def _inbox(step: Step) -> Iterator[str]:
         if fields["state"] not in FINAL and now in FINAL and step.action.kind == "end":
             due.append(("end", sequence_id))
     own = {"join_engine": "engine_joined", "drain_engine": "engine_draining", "leave_engine": "engine_left"}
-    own |= {"report_engine": "reported", "commit": "result"}
+    own |= {"report_engine": "reported", "commit": "result", "change_settings": "settings"}
     if step.action.kind in own and step.answer not in ("PresenceLost", "NotLeader"):
         if step.action.kind == "commit" and step.before.content == step.after.content:
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from shared.protocol.batch import Entry
 from shared.protocol.request import GenerationRequest
+from shared.protocol.settings import RuntimeSettings
 from shared.protocol.token import State
 from tests.explorer import actions as do
 from tests.explorer.model import FINAL, KEYS, Action, View, World, request
@@ -229,6 +230,12 @@ def gateways(world: World, view: View) -> list[Action]:
     return found
 
 
+def knobs(world: World, view: View) -> list[Action]:
+    changes = [RuntimeSettings(max_batch_size=1), RuntimeSettings(queue_timeout=2.5)]
+    changes += [RuntimeSettings(max_batch_size=None, queue_timeout=0.0)]
+    return [do.change_settings(gateway, change) for gateway in ("g1", "g2") for change in changes]
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
     for scenario in (
@@ -250,5 +257,6 @@ SCENARIOS: dict[str, Scenario] = {
                  after_a_loss, 2),
         Scenario("engines come and go", start(A)[:2], comings, 3),
         Scenario("gateways come and go", (), gateways, 4),
+        Scenario("settings change", (), knobs, 3),
     )
 }  # fmt: skip

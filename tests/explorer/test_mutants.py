@@ -19,6 +19,7 @@ PROMPTS, MIXED, DOOR = "two prompts", "a mixed batch", "the door"
 READERS, BACK = "two readers", "the server goes back in time"
 LOSS = "an engine sleeps through a loss"
 ENGINES, GATEWAYS = "engines come and go", "gateways come and go"
+SETTINGS = "settings change"
 EXERCISED_BY = {
     "_lib": (STOP, PROMPTS, CHOICES, READERS, BACK, MIXED, DEATH),
     "acquire": (LEAD,),
@@ -26,6 +27,7 @@ EXERCISED_BY = {
     "attach": (READERS,),
     "beat_engine": (ENGINES,),
     "beat_gateway": (GATEWAYS,),
+    "change_settings": (SETTINGS,),
     "commit": (STOP, LOSS, CANCEL, CHOICES, ENGINES, MIXED, DEATH, BACK),
     "detach": (READERS,),
     "dispatch": (LEAD, MIXED, ENGINES, CHOICES, CANCEL, DEATH),
