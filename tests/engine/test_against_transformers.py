@@ -20,7 +20,7 @@ NEAR_TIE = 1e-3
 TOLERANCE = 1e-4
 """For each row's largest difference from `transformers` computing in float64. In float32 the library has two
 ways to the same logits, with and without its cache, which lie up to 1e-4 from float64 themselves on the demo
-model: two roundings add up, so of that comparison one row in a hundred may be over, up to twice as far."""
+model: two roundings add up, so of that comparison one row in a hundred may be over, up to twice as far; on the small models none may."""
 FAR_SHARE = 0.01
 
 
@@ -97,7 +97,13 @@ def check_rows(job: Job, exact: Any) -> None:
 
 
 def compare(
-    model: LoadedModel, directory: Path, *, most_new: int, seed: int, text: Sequence[int] = ()
+    model: LoadedModel,
+    directory: Path,
+    *,
+    most_new: int,
+    seed: int,
+    text: Sequence[int] = (),
+    far_share: float = 0.0,
 ) -> int:
     driver = Driver(model)
     arrivals = mixed_jobs(driver, random.Random(seed), most_new=most_new, text=text)
@@ -110,7 +116,7 @@ def compare(
     ties = sum(count_near_ties(job, reference, differences) for job in driver.jobs.values())
     far = [difference for difference in differences if difference >= TOLERANCE]
     assert max(differences) < 2 * TOLERANCE
-    assert len(far) <= FAR_SHARE * len(differences)
+    assert len(far) <= far_share * len(differences)
     return ties
 
 
@@ -126,7 +132,7 @@ def test_a_small_random_model_gives_generates_tokens(family: str, request: pytes
 def test_the_demo_model_gives_generates_tokens() -> None:
     directory = ensure_demo_model()
     text = english(directory)
-    ties = compare(load_model(directory), directory, most_new=10, seed=2, text=text)
+    ties = compare(load_model(directory), directory, most_new=10, seed=2, text=text, far_share=FAR_SHARE)
     assert ties <= 1
 
 
