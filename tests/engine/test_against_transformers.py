@@ -20,7 +20,7 @@ NEAR_TIE = 1e-3
 TOLERANCE = 1e-4
 """For each row's largest difference from `transformers` computing in float64. In float32 the library has two
 ways to the same logits, with and without its cache, which lie up to 1e-4 from float64 themselves on the demo
-model: two roundings add up, so of that comparison one row in a hundred may be over there, up to twice as far."""
+model: two roundings add up, so of that comparison one row in a hundred may be over, up to twice as far."""
 FAR_SHARE = 0.01
 
 
