@@ -305,8 +305,11 @@ class Executor:
         """A member's failure; its K/V goes at once, its record waits for the release."""
         if isinstance(error, RequestError):
             code, message = error.code, error.message
-        elif isinstance(error, MemoryError):
-            code, message = ErrorCode.INTERNAL_ERROR, "the engine ran out of memory for this request"
+        elif _out_of_memory(error):
+            code = ErrorCode.NOT_READY
+            message = (
+                "the engine ran out of memory for this request: try again later, or with a shorter prompt"
+            )
         else:
             code, message = ErrorCode.ENGINE_FAILED, f"the engine failed on this request: {error}"
         LOG.warning("member failed: %s", message, extra={"request_id": entry.id}, exc_info=error)
@@ -323,3 +326,8 @@ class Executor:
             return sequence.first.group, sequence.first.prompt_index
         # A stranger's group shows in its id alone: `<group>` or `<group>.<choice>`.
         return entry.id.partition(".")[0], 0
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Python's own, a device's, or the processor allocator's, which is a plain RuntimeError."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -122,7 +122,7 @@ def test_a_failing_member_fails_alone(driver: Driver, culprit: str, stage: str) 
 
 def test_two_failing_members_fail_and_the_others_go_on(driver: Driver) -> None:
     fill(driver, b="decode:1=raise", d="decode:1=oom").run()
-    assert (driver.jobs["b"].code, driver.jobs["d"].code) == ("engine_failed", "internal_error")
+    assert (driver.jobs["b"].code, driver.jobs["d"].code) == ("engine_failed", "not_ready")
     assert "memory" in driver.jobs["d"].message
     unharmed(driver, "ace")
 
